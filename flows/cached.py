@@ -2,8 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from rlcore.dry_run.stages import InStore
-from rlcore.dry_run.states import Cause, StageState, State, What
+from rlcore.dry_run.states import Cause, InStore, StageState, State, What
 from rlcore.learner.checkpoints import KIND
 from rlcore.store.checks import DamagedArtifact
 from rlcore.store.reader import ArtifactReader

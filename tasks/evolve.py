@@ -22,7 +22,7 @@ from rlcore.evolve.scores import figures, score_answers
 from rlcore.evolve.session import Session, with_turns
 from rlcore.models.base import check_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model
-from rlcore.preflight.evolve import check_evolve
+from rlcore.preflight.start import check_evolve
 from rlcore.recipes import load_recipe, recipe_digest, sampling_code
 from rlcore.redaction import redacting
 from rlcore.report.markdown import code as as_code

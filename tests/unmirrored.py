@@ -67,7 +67,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/learner/test_passes.py": ("rlcore/learner/engine.py",),
     "tests/rlcore/learner/test_state.py": ("rlcore/learner/shards.py",),
-    "tests/rlcore/preflight/test_functions.py": ("rlcore/preflight/loaders.py",),
     "tests/rlcore/preflight/test_start.py": ("rlcore/preflight/files.py",),
     "tests/rlcore/results/test_queries.py": (
         *("rlcore/results/data_dictionary.py", "schemas/table_list.py"),

@@ -44,7 +44,7 @@ def _evolve(options: argparse.Namespace) -> NoReturn:
 
     Raises UserError, before anything starts, for a model or a recipe that cannot be used.
     """
-    from rlcore.preflight.evolve import check_evolve
+    from rlcore.preflight.start import check_evolve
     from rlcore.results.model import model_path
 
     overrides = overrides_of(options)

@@ -2,7 +2,6 @@
 that of an earlier run with a stage made anew, or from one of its checkpoints on."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -85,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     overrides = overrides_of(options)
     recipe = recipe_of(options)
     check_stages(recipe, options.refresh, options.until)
-    planned = check_start(recipe, call_judges=options.call_judges)
+    start = check_start(recipe, call_judges=options.call_judges)
     if options.dry_run:
         from flows.cached import stages_in_store
         from rlcore.dry_run.plan import render_plan
@@ -97,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
             refresh=options.refresh,
             until=options.until,
         )
-        print(render_plan(replace(planned, in_store=found)))
+        print(render_plan(start, found))
         origins = Origins(options.recipe, overrides, directory=RECIPES)
         print("Values that differ from the defaults", *origins.lines(), sep="\n  ")
         return 0

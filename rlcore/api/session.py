@@ -38,13 +38,13 @@ from rlcore.api.recipe import Task, recipe_of
 from rlcore.cluster.surroundings import settle
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
-from rlcore.dry_run.plan import plan
 from rlcore.models.base import check_model_files, copy_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, read_config
 from rlcore.models.pretrained import load_pretrained
 from rlcore.models.soundness import check_tokenizer_fits
 from rlcore.models.stops import record_stops, stops_of
 from rlcore.models.tokenizer import has_chat_template, load_tokenizer
+from rlcore.preflight.machine import check_machine
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import recipe_digest
 from rlcore.results.folders import RECIPE, STORE_FOLDER
@@ -184,7 +184,7 @@ def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Pre
     call = Call(name, job.call, arguments, functions, program)
     if earlier is not None:
         call.check_same(earlier, root)
-    plan(recipe)  # refuses what surely cannot fit this machine
+    check_machine(recipe)  # refuses what surely cannot fit this machine
     lineage = Lineage(recipe_digest(recipe), code, producer=call.key)
     begun = earlier is not None
     return _Prepared(job, root, store, call, begun, recipe, source, tokenizer, prompts, lineage)

@@ -1,1 +1,1 @@
-"""The dry run: batches, memory, time and disk of a recipe, computed before anything starts."""
+"""The dry run: the plan of a run that may start, printed with what is assumed of its time."""

@@ -1,38 +1,8 @@
-"""What the algorithm adds to the arithmetic of an iteration: in numbers, and as sentences."""
+"""What the algorithm adds to the arithmetic of an iteration, as sentences."""
 
-from rlcore.dry_run.batches import Batch
-from schemas.names import REWARD_MODEL
+from rlcore.preflight.batches import Batch, ptx_sequences
 from schemas.recipe import Recipe
 from schemas.rl import FUSED_SAMPLE
-
-
-def sampled_sequences(recipe: Recipe) -> int:
-    """Return the sequences of one generation round: all samples of its prompts, and one greedy
-    answer each where the estimator needs it."""
-    rollout, filtered = recipe.rl.rollout, recipe.rl.algorithm.dynamic_sampling
-    prompts = rollout.prompts * (1 if filtered is None else filtered.batch_factor)
-    return prompts * (rollout.samples + (1 if rollout.greedy_baseline else 0))
-
-
-def worker_counts(recipe: Recipe) -> dict[str, int]:
-    """Return the ranks of each model, engines excluded, as ``workers`` starts them."""
-    ranks, kl = recipe.hardware.learner.ranks, recipe.rl.algorithm.kl
-    counts = {
-        "policy": ranks,
-        "critic": ranks if recipe.rl.critic is not None else 0,
-        "reference": int(kl.uses_reference and kl.estimator != "full"),
-        "reward model": int(any(f.name == REWARD_MODEL for f in recipe.reward.functions)),
-    }
-    return {role: count for role, count in counts.items() if count}
-
-
-def ptx_sequences(recipe: Recipe) -> int:
-    """Return the demonstrations that PPO-ptx adds to one optimizer step, 0 without it."""
-    rl = recipe.rl
-    if rl.ptx is None:
-        return 0
-    trajectories = rl.rollout.prompts * rl.rollout.samples // rl.update.mini_batches
-    return round(rl.ptx.sequences_per_sample * trajectories)
 
 
 def algorithm_lines(recipe: Recipe, rl: Batch) -> list[str]:

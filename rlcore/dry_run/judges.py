@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 
-from rlcore.dry_run.algorithm import sampled_sequences
-from rlcore.dry_run.batches import DataSize
-from rlcore.dry_run.stages import evaluation_tokens
-from schemas.errors import UserError
+from rlcore.preflight.batches import evaluation_tokens, sampled_sequences
+from rlcore.preflight.data_size import DataSize
 from schemas.judges import judges_used
 from schemas.recipe import Recipe
 from schemas.reward_model import SampledPreferences
@@ -35,18 +33,6 @@ def judge_calls(recipe: Recipe, data: DataSize) -> dict[str, int | None]:
         _, completions = evaluation_tokens(recipe, data)
         calls["evaluate"] = len(recipe.evaluate.checkpoints) * completions
     return {stage: count for stage, count in calls.items() if count != 0}
-
-
-def check_calls(recipe: Recipe) -> None:
-    """Raise UserError for a judge whose ceiling ends the run in its first iteration."""
-    needed = sampled_sequences(recipe)
-    for name, judge in judges_used(recipe.judges, recipe.reward.functions).items():
-        if judge.max_calls < needed:
-            raise UserError(
-                f"judges.{name}.max_calls = {judge.max_calls} is below the {needed:,} responses of"
-                " one RL iteration, so the run would end in its first; raise it or lower"
-                " rl.rollout.prompts or rl.rollout.samples"
-            )
 
 
 def judge_lines(recipe: Recipe, data: DataSize) -> Iterator[str]:

@@ -1,21 +1,77 @@
-"""Time and disk of each stage, from batch arithmetic, model shape and assumed rates. Pure."""
+"""Time of each stage, from batch arithmetic, model shape and assumed rates. Pure.
+
+These are planning figures: times rest on ``Rates``, assumptions and not promises.
+"""
 
 from dataclasses import dataclass
 
-from rlcore.dry_run.algorithm import ptx_sequences, sampled_sequences
-from rlcore.dry_run.batches import Batch, Batches, DataSize
-from rlcore.dry_run.estimates import (
-    BYTES,
-    Rates,
-    checkpoint_bytes,
-    iteration_table_bytes,
+from rlcore.models.shape import ModelShape
+from rlcore.preflight.batches import (
+    Batch,
+    evaluation_tokens,
+    preference_tokens,
+    ptx_sequences,
+    sampled_sequences,
 )
-from rlcore.dry_run.shape import ModelShape
-from rlcore.dry_run.states import StageState, State, What
+from rlcore.preflight.data_size import DataSize
+from rlcore.preflight.machine import Fit
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.recipe import Recipe
 
-DATA_BYTES_PER_TOKEN = 8  # prompts and demonstrations: ids and text in Parquet
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What times are computed from. ASSUMPTIONS: right within a factor of two or so, where fitted.
+
+    FLOPs per token: 2 per parameter forward, 6 with backward.
+    """
+
+    device: str
+    source: str
+    learner_flops: float  # FLOP/s that one rank sustains
+    sampler_tokens_per_s: float  # most tokens/s of one engine, however small the model
+    sampler_parameter_tokens_per_s: float  # parameters x tokens/s of one engine, large models
+    start_s: float  # cluster, engine and learner start of one stage
+
+    def learner_s(self, parameters: int, tokens: float, passes: float, ranks: int) -> float:
+        """Seconds for ``tokens`` at ``passes`` forward passes' worth of work (backward = 2)."""
+        return 2 * parameters * tokens * passes / (self.learner_flops * ranks)
+
+    def sampler_s(self, parameters: int, tokens: float, engines: int) -> float:
+        """Seconds to sample ``tokens``: fixed cost per token plus the model's own."""
+        per_token = 1 / self.sampler_tokens_per_s + parameters / self.sampler_parameter_tokens_per_s
+        return tokens * per_token / engines
+
+
+def cpu_rates(threads: int) -> Rates:
+    """Rates of avx512 cores: 30 GFLOP/s a thread in packed fp32 steps, vLLM on one thread.
+
+    Fitted to 34k trained tokens/s at 0.36 M parameters on two threads, and to 11.9k and 0.86k
+    sampled tokens/s at 1 M and 43 M.
+    """
+    return Rates(
+        device=f"CPU, {threads} learner thread(s)",
+        source="fitted to two avx512 cores, fp32, otherwise idle",
+        learner_flops=30e9 * threads,
+        sampler_tokens_per_s=12e3,
+        sampler_parameter_tokens_per_s=4e10,
+        start_s=45.0,
+    )
+
+
+def gpu_rates() -> Rates:
+    """Rates of an H100-class GPU: 30 % of 989 TFLOP/s, decoding at a third of the memory bound.
+
+    The decode figure is 3.35 TB/s over 2 bytes a parameter at 256 sequences at once, times 0.3.
+    """
+    return Rates(
+        device="one H100-class GPU",
+        source="30 % of peak bf16 FLOP/s; 30 % of the decode bandwidth bound; never measured here",
+        learner_flops=0.3 * 989e12,
+        sampler_tokens_per_s=100e3,
+        sampler_parameter_tokens_per_s=0.3 * 3.35e12 / 2 * 256,
+        start_s=120.0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,136 +86,72 @@ class StageEstimate:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class InStore:
-    """What a recipe's store holds of its run.
-
-    ``states``: of each stage, in order; nothing where nobody has looked. ``unread``: why the store
-    could not be asked, or empty.
-    """
-
-    states: tuple[StageState, ...] = ()
-    unread: str = ""
-
-    @property
-    def stages(self) -> frozenset[str]:
-        """The stages whose results a run would reuse."""
-        return frozenset(one.stage for one in self.states if one.state is State.CACHED)
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """By other stages, what was found of them."""
-        return {one.stage: one.sentence() for one in self.states if _is_noted(one)}
+def stage_estimates(fit: Fit, shape: ModelShape, rates: Rates) -> tuple[StageEstimate, ...]:
+    """Return an estimate per stage of ``fit``, whose model has ``shape``, in the order in which
+    they run."""
+    return tuple(_estimate(stage, fit, shape, rates) for stage in fit.disk)
 
 
-def _is_noted(state: StageState) -> bool:
-    damaged = any(cause.what is What.DAMAGE for cause in state.causes)
-    return damaged or state.state in (State.CONTINUES, State.REFUSED)
-
-
-def stage_estimates(
-    recipe: Recipe, shape: ModelShape, data: DataSize, batches: Batches, rates: Rates
-) -> tuple[StageEstimate, ...]:
-    """Return an estimate per stage, in the order in which they run."""
-    stages = [_base_model(recipe, shape), _prepare(recipe, data)]
-    if batches.sft is not None:
-        stages.append(_sft(recipe, shape, batches.sft, rates))
-    if batches.reward_model is not None:
-        stages.append(_reward_model(recipe, shape, batches.reward_model, rates))
-    stages.append(_rl(recipe, shape, data, batches.rl, rates))
-    stages.append(_evaluate(recipe, shape, data, rates))
-    weights = BYTES[recipe.export.dtype or recipe.model.dtype] * shape.parameters
+def _estimate(stage: str, fit: Fit, shape: ModelShape, rates: Rates) -> StageEstimate:
+    recipe, data, disk = fit.recipe, fit.data, fit.disk[stage]
     # weights are written, read back and scored once: bounded by 0.2 GB/s of disk and hashing
-    seconds = 5 + 3 * weights / 0.2e9
-    stages.append(StageEstimate("export", seconds, seconds, weights))
-    return tuple(stages)
-
-
-def evaluation_tokens(recipe: Recipe, data: DataSize) -> tuple[int, int]:
-    """Return the most tokens that evaluation samples: (per checkpoint, completions of them)."""
-    section = recipe.evaluate
-    prompts = sum(min(n, section.max_prompts or n) for n in data.test or ())
-    completions = prompts * (1 + (section.samples if section.samples > 1 else 0))
-    return completions * recipe.max_turns * section.max_new_tokens, completions
-
-
-def _base_model(recipe: Recipe, shape: ModelShape) -> StageEstimate:
-    weights = BYTES[recipe.model.dtype] * shape.parameters
-    seconds = 2 + weights / 0.2e9  # disk and hashing, as in export
-    return StageEstimate(BASE_MODEL, seconds, seconds, weights)
-
-
-def _prepare(recipe: Recipe, data: DataSize) -> StageEstimate:
-    if data.train is None:
-        return StageEstimate("prepare_data", 0.0, 0.0, 0, "rows unknown until they are counted")
-    prompts = data.train + (data.validation or 0) + sum(data.test or ())
-    demonstrations = data.demonstrations or 0
-    tokens = prompts * recipe.data.max_prompt_tokens + demonstrations * recipe.sft.max_tokens
-    seconds = 2 + (prompts + demonstrations) / 5e3  # rows/s of templating and near-duplicates
-    return StageEstimate("prepare_data", seconds, seconds, tokens * DATA_BYTES_PER_TOKEN)
-
-
-def _sft(recipe: Recipe, shape: ModelShape, sft: Batch, rates: Rates) -> StageEstimate:
-    # one checkpoint is replaced by the next before it goes, and the policy is written at the end
-    weights = BYTES[recipe.model.dtype] * shape.parameters
-    disk = 2 * checkpoint_bytes(shape) + weights
-    tokens = sft.most_tokens
-    if tokens is None:
+    fixed = {BASE_MODEL: 2 + disk / 0.2e9, "export": 5 + 3 * disk / 0.2e9}
+    if stage == "prepare_data":
+        if data.train is None:
+            return StageEstimate(stage, 0.0, 0.0, disk, "rows unknown until they are counted")
+        rows = data.train + (data.validation or 0) + sum(data.test or ())
+        rows += data.demonstrations or 0
+        fixed[stage] = 2 + rows / 5e3  # rows/s of templating and near-duplicates
+    if stage in fixed:
+        return StageEstimate(stage, fixed[stage], fixed[stage], disk)
+    note, longest = "", None
+    if stage == "sft":
+        longest = _supervised_s(recipe, shape, fit.batches.sft, rates)
         note = "time unknown until demonstrations are counted; set sft.max_steps to bound it"
-        return StageEstimate("sft", 0.0, 0.0, disk, note)
-    longest = rates.learner_s(shape.parameters, tokens, 3, recipe.hardware.learner.ranks)
-    return StageEstimate("sft", rates.start_s + longest / 2, rates.start_s + longest, disk)
-
-
-def _reward_model(recipe: Recipe, shape: ModelShape, batch: Batch, rates: Rates) -> StageEstimate:
-    """Sampling of the preferences, their training, the scores of what is held out."""
-    section, hardware = recipe.reward_model, recipe.hardware
-    weights = BYTES[recipe.model.dtype] * shape.parameters
-    disk = 2 * checkpoint_bytes(shape) + weights
-    tokens = batch.most_tokens
-    if section is None or tokens is None:
+    elif stage == REWARD_MODEL:  # sampling of the preferences, their training
+        longest = _supervised_s(recipe, shape, fit.batches.reward_model, rates)
         note = "time unknown until preferences are counted"
-        return StageEstimate("reward_model", 0.0, 0.0, disk, note)
-    longest = rates.learner_s(shape.parameters, tokens, 3, hardware.learner.ranks)
-    source = section.preferences
-    if source.kind == "samples":
-        responses = (source.prompts + source.validation_prompts) * source.max_responses
-        sampled = responses * source.max_new_tokens
-        longest += rates.sampler_s(shape.parameters, sampled, hardware.rollout.engines)
-        disk += sampled * DATA_BYTES_PER_TOKEN
-    return StageEstimate("reward_model", rates.start_s + longest / 2, rates.start_s + longest, disk)
+        if longest is not None:
+            engines = recipe.hardware.rollout.engines
+            longest += rates.sampler_s(shape.parameters, preference_tokens(recipe), engines)
+    elif stage == "rl":
+        longest = _rl_s(recipe, shape, data, fit.batches.rl, rates)
+    elif data.test is None:
+        note = "test rows unknown until they are counted"
+    else:
+        tokens, _ = evaluation_tokens(recipe, data)
+        engines, checkpoints = recipe.hardware.rollout.engines, len(recipe.evaluate.checkpoints)
+        longest = checkpoints * rates.sampler_s(shape.parameters, tokens, engines)
+    if longest is None:
+        return StageEstimate(stage, 0.0, 0.0, disk, note)
+    filtered = stage == "rl" and recipe.rl.algorithm.dynamic_sampling is not None
+    note = "one generation round an iteration; filtered groups add more" if filtered else ""
+    return StageEstimate(stage, rates.start_s + longest / 2, rates.start_s + longest, disk, note)
 
 
-def _rl(
-    recipe: Recipe, shape: ModelShape, data: DataSize, rl: Batch, rates: Rates
-) -> StageEstimate:
-    section, hardware = recipe.rl, recipe.hardware
+def _supervised_s(
+    recipe: Recipe, shape: ModelShape, batch: Batch | None, rates: Rates
+) -> float | None:
+    """Seconds of all steps of ``batch``; None where their number is not known."""
+    tokens = None if batch is None else batch.most_tokens
+    if tokens is None:
+        return None
+    return rates.learner_s(shape.parameters, tokens, 3, recipe.hardware.learner.ranks)
+
+
+def _rl_s(recipe: Recipe, shape: ModelShape, data: DataSize, rl: Batch, rates: Rates) -> float:
+    """Seconds of sampling, learning and validation in all iterations."""
+    section, engines = recipe.rl, recipe.hardware.rollout.engines
     response = recipe.max_turns * section.rollout.max_new_tokens
     sequences = section.rollout.prompts * section.rollout.samples
     sampled = sampled_sequences(recipe) * response
-    iteration = rates.sampler_s(shape.parameters, sampled, hardware.rollout.engines)
-    longest = section.iterations * iteration + _learning_s(
+    iteration = rates.sampler_s(shape.parameters, sampled, engines)
+    seconds = section.iterations * iteration + _learning_s(
         recipe, shape, sequences * rl.longest, rates
     )
     rows = min(section.validation.prompts, data.validation or section.validation.prompts)
     validations = section.iterations // section.validation.every + 1
-    longest += validations * rates.sampler_s(
-        shape.parameters, rows * response, hardware.rollout.engines
-    )
-    kept = section.checkpoint.keep_last + section.checkpoint.keep_best + 1  # one being written
-    models = 1 if section.critic is None else 2
-    disk = kept * models * checkpoint_bytes(shape)
-    disk += section.iterations * iteration_table_bytes(
-        sampled,
-        sequences * response,
-        reference=section.algorithm.kl.uses_reference,
-        critic=section.critic is not None,
-        own=section.update.epochs * (recipe.scores_own_logprobs or recipe.rl.update.fused),
-    )
-    disk += BYTES[recipe.model.dtype] * shape.parameters  # the policy itself
-    filtered = section.algorithm.dynamic_sampling
-    note = "" if filtered is None else "one generation round an iteration; filtered groups add more"
-    return StageEstimate("rl", rates.start_s + longest / 2, rates.start_s + longest, disk, note)
+    return seconds + validations * rates.sampler_s(shape.parameters, rows * response, engines)
 
 
 def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) -> float:
@@ -187,15 +179,3 @@ def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) ->
     update = seconds(policy + (epochs + 1 if reference and exact else 0), tokens)
     update += seconds(3, section.update.steps * ptx_sequences(recipe) * recipe.sft.max_tokens)
     return section.iterations * every + section.actor_iterations * update
-
-
-def _evaluate(recipe: Recipe, shape: ModelShape, data: DataSize, rates: Rates) -> StageEstimate:
-    if data.test is None:
-        return StageEstimate("evaluate", 0.0, 0.0, 0, "test rows unknown until they are counted")
-    tokens, _ = evaluation_tokens(recipe, data)
-    checkpoints = len(recipe.evaluate.checkpoints)
-    longest = checkpoints * rates.sampler_s(
-        shape.parameters, tokens, recipe.hardware.rollout.engines
-    )
-    disk = checkpoints * tokens * 2  # text of the completions, compressed
-    return StageEstimate("evaluate", rates.start_s + longest / 2, rates.start_s + longest, disk)

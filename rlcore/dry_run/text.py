@@ -3,22 +3,18 @@
 from collections.abc import Sequence
 
 from rlcore.dry_run.algorithm import algorithm_lines, reward_model_lines
-from rlcore.dry_run.batches import Batch, Batches, DataSize
-from rlcore.dry_run.estimates import GIB, LearnerMemory, Memory, Rates
-from rlcore.dry_run.shape import ModelShape
-from rlcore.dry_run.stages import InStore, StageEstimate, evaluation_tokens
+from rlcore.dry_run.stages import Rates, StageEstimate
+from rlcore.dry_run.states import InStore
 from rlcore.engines.choice import choose
 from rlcore.learner.attention import Attention
+from rlcore.models.shape import ModelShape
 from rlcore.models.stops import Stops
+from rlcore.preflight.batches import Batch, Batches, evaluation_tokens
+from rlcore.preflight.data_size import DataSize
+from rlcore.preflight.room import LearnerMemory, Memory, gib
 from schemas.context import longest_sequence
 from schemas.hardware import AUTO
 from schemas.recipe import Recipe
-
-
-def gib(num_bytes: float) -> str:
-    """Return bytes as text: ``"1.5 GiB"``, ``"12.0 MiB"``."""
-    unit, name = (GIB, "GiB") if num_bytes >= GIB else (2**20, "MiB")
-    return f"{num_bytes / unit:.1f} {name}"
 
 
 def duration(seconds: float) -> str:

@@ -5,7 +5,6 @@ own, started with ``engine_env(spec)`` in its environment before torch or vllm i
 module imports vllm only when an engine is built.
 """
 
-import json
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from rlcore.engines.types import (
     check_requests,
     check_token_ids,
 )
-from rlcore.models.files import SIZE_NAMES
+from rlcore.models.shape import directory_shape
 from rlcore.models.states import keeps_states
 from rlcore.weights.check import require_verified
 from rlcore.weights.files import checkpoint_shapes
@@ -320,19 +319,16 @@ def _kv_cache_bytes(spec: EngineSpec) -> int:
     """
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-    written = json.loads((Path(spec.model_dir) / "config.json").read_text(encoding="utf-8"))
-    config = {SIZE_NAMES.get(name, name): value for name, value in written.items()}
-    heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    shape = directory_shape(Path(spec.model_dir), spec.model_dir)
     head_dims = CPUAttentionBackend.get_supported_head_sizes()
-    if head_dim not in head_dims:
+    if shape.head_dim not in head_dims:
         raise UserError(
-            f"model {spec.model_dir} has heads of {head_dim} and vLLM on CPU supports {head_dims}; "
-            "change hidden_size or num_attention_heads, or use the transformers engine"
+            f"model {spec.model_dir} has heads of {shape.head_dim} and vLLM on CPU supports"
+            f" {head_dims}; change hidden_size or num_attention_heads, or use the transformers"
+            " engine"
         )
-    per_token = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads)
-    per_token *= head_dim * {"float32": 4, "bfloat16": 2}[spec.dtype]
-    per_block = per_token * spec.block_size
+    value_bytes = {"float32": 4, "bfloat16": 2}[spec.dtype]
+    per_block = shape.kv_bytes_per_token(value_bytes) * spec.block_size
     blocks = -(-spec.max_model_len // spec.block_size)
     limit = int(spec.kv_cache_gib * 2**30)
     if limit < (blocks + 1) * per_block:

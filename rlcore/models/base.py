@@ -5,7 +5,9 @@ import math
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError
 
 from rlcore.bounded import within, within_memory
 from rlcore.models.files import (
@@ -26,10 +28,7 @@ from rlcore.models.soundness import (
     check_weights,
 )
 from rlcore.models.stops import (
-    BY_TEMPLATE,
-    BY_TOKENIZER,
     Stops,
-    StopToken,
     check_id,
     record_stops,
     stops_of,
@@ -37,16 +36,13 @@ from rlcore.models.stops import (
 from rlcore.models.tokenizer import (
     EOS,
     PAD,
-    SPECIAL_TOKENS,
+    ChatTokenizer,
     eos_token_id,
     load_tokenizer,
     train_tokenizer,
 )
 from schemas.errors import UserError
 from schemas.model import ModelSection
-
-if TYPE_CHECKING:
-    from rlcore.models.tokenizer import ChatTokenizer
 
 TEMPLATE_S = 20.0  # for a question of one line, which takes milliseconds
 TEMPLATE_BYTES = 1 << 30  # for that question, which takes kilobytes
@@ -116,8 +112,6 @@ def check_model_files(
 
 
 def _check_template(tokenizer: Any, model: ModelSection) -> None:
-    from jinja2 import TemplateError, TemplateSyntaxError
-
     question = [{"role": "user", "content": "What is 1 + 1?"}]
     given = model.chat_template is not None
     whose = "model.chat_template" if given else f"tokenizer of model '{model.path}'"
@@ -211,7 +205,7 @@ def build_base_model(
     return target
 
 
-def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -> "ChatTokenizer":
+def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -> ChatTokenizer:
     """Return the tokenizer that the base model will have, without its weights.
 
     Its files go into the directory ``target``. ``texts``: what one from scratch is trained on.
@@ -239,9 +233,6 @@ def scratch_stops(model: ModelSection) -> Stops:
     for index, token in enumerate(model.stop_tokens):
         if isinstance(token, int):
             check_id(token, f"model.stop_tokens[{index}]", model.from_scratch.vocab_size)
-    if model.chat_template is None:  # known without transformers, whose import takes seconds
-        token = StopToken(SPECIAL_TOKENS.index(EOS), EOS, (BY_TOKENIZER, BY_TEMPLATE))
-        return Stops((token,), EOS)
     return stops_of(None, _trained_tokenizer(model, ()))
 
 
@@ -251,7 +242,7 @@ def _record(directory: Path, stops: Stops, log: Callable[[str], None]) -> None:
         log(line)
 
 
-def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> "ChatTokenizer":
+def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> ChatTokenizer:
     shape = model.from_scratch
     assert shape is not None, "a model with a path has its tokenizer"
     tokenizer = train_tokenizer(_first(texts, TOKENIZER_TEXTS), shape.vocab_size)
@@ -261,7 +252,7 @@ def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> "ChatTokeni
     return tokenizer
 
 
-def _save_tokenizer(tokenizer: "ChatTokenizer", target: Path) -> None:
+def _save_tokenizer(tokenizer: ChatTokenizer, target: Path) -> None:
     """Save a trained tokenizer so that transformers 4 reads it, too: special tokens without a name
     under the key of that release, and nothing that only the saving one would know."""
     tokenizer.save_pretrained(target)

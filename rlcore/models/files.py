@@ -14,6 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
 from rlcore.weights.stored import INDEX_FILE, weight_files
 from schemas.errors import UserError
 
@@ -80,14 +88,6 @@ def locate_model(
             f"model.path = '{name}' is not a directory; give a local Hugging Face directory or a"
             " hub name as owner/name"
         )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
     patterns = [*(MODEL_FILES if weights else TOKENIZER_FILES)]
     patterns += CODE_FILES if trust_remote_code else ()
     unreachable = hub_unreachable()
@@ -125,8 +125,6 @@ def hub_commit(directory: Path) -> str | None:
 
 def hub_unreachable() -> str:
     """Return why the hub cannot be reached, or ``""`` when it answers within ``HUB_TIMEOUT_S``."""
-    from huggingface_hub import constants
-
     if constants.is_offline_mode():
         return "HF_HUB_OFFLINE is set"
     request = urllib.request.Request(constants.ENDPOINT, method="HEAD")

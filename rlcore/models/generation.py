@@ -2,20 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from transformers import GenerationConfig
 
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from transformers import GenerationConfig
 
 GENERATION = "generation_config.json"
 # Of sampling alone, with the values that change nothing.
 _SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 50, "typical_p": 1.0}
 _SAMPLING |= {"min_p": None, "top_h": None, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
-# What says nothing of sampling: a file with these alone needs no library to be looked at.
-_PLAIN = {"bos_token_id", "eos_token_id", "pad_token_id", "transformers_version"}
-_PLAIN |= {"_from_model_config"}
 
 
 def read_generation(directory: Path) -> dict[str, Any]:
@@ -36,10 +32,8 @@ def read_generation(directory: Path) -> dict[str, Any]:
 def check_generation(directory: Path) -> None:
     """Raise UserError where transformers refuses the generation_config.json of ``directory``, and
     with it the model: at the start of the first learner otherwise."""
-    if not set(read_generation(directory)) - _PLAIN:
+    if not read_generation(directory):
         return
-    from transformers import GenerationConfig
-
     try:
         GenerationConfig.from_pretrained(directory)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -49,7 +43,7 @@ def check_generation(directory: Path) -> None:
         ) from error
 
 
-def settle_sampling(config: "GenerationConfig") -> None:
+def settle_sampling(config: GenerationConfig) -> None:
     """Let ``do_sample`` agree with the rest of ``config``: as transformers writes no other.
 
     Where it is left out beside a temperature, top_p or the like (Llama 2, Vicuna), sampling is what

@@ -1,10 +1,11 @@
 """Token log-probs, entropies and exact KL of a causal LM at packed positions."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from rlcore.algorithms.entropy import categorical_entropy
 from rlcore.algorithms.kl import full_kl as kl_of_distributions
@@ -13,9 +14,6 @@ from rlcore.models.gpu.block_attention import what_is_seen
 from rlcore.models.gpu.blocks import Shape
 from rlcore.models.softcap import final_logits
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 CHUNK_LOGITS = 64 * 2**20  # fp32 logits at once: 256 MiB; backward holds a few such tensors
 HEAD_TOLERANCE = 1e-3  # relative; covers the rounding of bf16 heads
@@ -32,7 +30,7 @@ class TokenLogprobModel(nn.Module):
     and no reference is held, else in chunks of tokens.
     """
 
-    def __init__(self, lm: "PreTrainedModel", reference: "TokenLogprobModel | None" = None) -> None:
+    def __init__(self, lm: PreTrainedModel, reference: "TokenLogprobModel | None" = None) -> None:
         """``reference``: a frozen model of the same vocabulary, for the exact KL."""
         super().__init__()
         self.lm = lm
@@ -206,7 +204,7 @@ def check_head(model: TokenLogprobModel) -> None:
         )
 
 
-def _head(lm: "PreTrainedModel") -> nn.Module:
+def _head(lm: PreTrainedModel) -> nn.Module:
     head = lm.get_output_embeddings()
     if head is None:
         raise UserError(

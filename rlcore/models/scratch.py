@@ -1,7 +1,4 @@
-"""A Qwen2 of random weights as files, as transformers would write it.
-
-Without torch, which takes a process that needs no more of it seconds to import.
-"""
+"""A Qwen2 of random weights as files, as transformers would write it."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from safetensors import TensorSpec, serialize_file
+import torch
+from safetensors.torch import save_file
 
 from schemas.model import FromScratch
 
@@ -53,17 +51,11 @@ def write_scratch(
         (target / name).write_text(
             json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )
-    weights = dict(_weights(shape, vocab_size, pad, seed))
-    if dtype == "bfloat16":
-        weights = {name: _upper_half(array) for name, array in weights.items()}
-    # ``weights`` keeps what the addresses point to.
-    specs = {
-        name: TensorSpec(
-            dtype=dtype, shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
-        )
-        for name, array in weights.items()
+    weights = {
+        name: torch.from_numpy(array).to(getattr(torch, dtype))
+        for name, array in _weights(shape, vocab_size, pad, seed)
     }
-    serialize_file(specs, target / "model.safetensors", {"format": "pt"})
+    save_file(weights, target / "model.safetensors", {"format": "pt"})
 
 
 def _weights(
@@ -97,9 +89,3 @@ def _weights(
     yield "model.norm.weight", ones()
     if not shape.tie_word_embeddings:
         yield "lm_head.weight", drawn(vocab_size, hidden)
-
-
-def _upper_half(array: np.ndarray) -> np.ndarray:
-    """The bits, uint16, of float32 ``array`` rounded to bfloat16: to the nearest, ties to even."""
-    bits = array.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

@@ -4,12 +4,14 @@ import json
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tokenizers import Tokenizer, models, trainers
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerBase as ChatTokenizer
+from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase as ChatTokenizer
 
 # Loaders use Qwen2Tokenizer for every Qwen2 model, and it makes "<|endoftext|>" special.
 PAD, EOS, SYSTEM, USER, ASSISTANT = (
@@ -28,7 +30,7 @@ MINIMAL_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "ChatTokenizer":
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> ChatTokenizer:
     """Return a byte-level BPE tokenizer of at most ``vocab_size`` entries, minimal chat template.
 
     Any text (NFC) is encoded and decoded without loss; each digit is a token. Equal texts give an
@@ -36,10 +38,6 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "ChatTokenizer":
     a Qwen2 directory whatever tokenizer.json says. Raises ``UserError`` when ``vocab_size`` is
     below 256 bytes + the special tokens.
     """
-    from tokenizers import Tokenizer, models, trainers
-    from tokenizers.pre_tokenizers import ByteLevel
-    from transformers import Qwen2Tokenizer
-
     least = 256 + len(SPECIAL_TOKENS)
     if vocab_size < least:
         raise UserError(
@@ -76,7 +74,7 @@ def load_tokenizer(
     name: str = "",
     trust_remote_code: bool = False,
     chat_template: str | None = None,
-) -> "ChatTokenizer":
+) -> ChatTokenizer:
     """Return the tokenizer of a model directory; ``name`` is its name in errors.
 
     ``chat_template``: replaces its own. Raises ``UserError`` when it cannot be loaded or has no EOS
@@ -102,7 +100,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def load_saved(directory: str, module: str, name: str) -> "ChatTokenizer":
+def load_saved(directory: str, module: str, name: str) -> ChatTokenizer:
     """Return a tokenizer that was saved, of the class ``name`` in ``module`` of transformers: to
     find that out by its files takes importing torch."""
     assert module.startswith("transformers."), "no code of others is run"
@@ -117,17 +115,11 @@ def has_chat_template(directory: Path, *, name: str) -> bool:
     return bool(read_tokenizer(directory, name).chat_template)
 
 
-def read_tokenizer(
-    directory: Path, name: str, *, trust_remote_code: bool = False
-) -> "ChatTokenizer":
+def read_tokenizer(directory: Path, name: str, *, trust_remote_code: bool = False) -> ChatTokenizer:
     """Return the tokenizer of ``directory``, whatever it lacks; ``name`` is its name in errors.
     Raises UserError where it cannot be loaded."""
     try:
-        if _is_plain_qwen2(directory):
-            from transformers import Qwen2Tokenizer
-
-            return Qwen2Tokenizer.from_pretrained(directory)
-        from transformers import AutoTokenizer
+        from transformers import AutoTokenizer  # with torch, which a child that encodes never needs
 
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
     # Untrusted files, which may be JSON of any shape, and tokenizers raises bare Exceptions: name
@@ -139,29 +131,9 @@ def read_tokenizer(
         ) from error
 
 
-def _is_plain_qwen2(directory: Path) -> bool:
-    """Whether ``AutoTokenizer`` would take transformers' own class for Qwen2. To ask it takes
-    importing torch, seconds of a process that has no other use for it."""
-    try:
-        config, tokenizer = (
-            json.loads((directory / file).read_text(encoding="utf-8"))
-            for file in ("config.json", "tokenizer_config.json")
-        )
-        return (
-            config["model_type"] == "qwen2"
-            and tokenizer["tokenizer_class"] in ("Qwen2Tokenizer", "Qwen2TokenizerFast")
-            and "auto_map" not in tokenizer
-            and (directory / "tokenizer.json").is_file()
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def tokenizer_file(tokenizer: "ChatTokenizer") -> dict[str, Any] | None:
+def tokenizer_file(tokenizer: ChatTokenizer) -> dict[str, Any] | None:
     """Return what a tokenizer.json of ``tokenizer`` holds; None where its text is not encoded by
     that alone, but by code of its own or with marks split into their characters."""
-    from transformers import PreTrainedTokenizerFast
-
     own = type(tokenizer)
     if not issubclass(own, PreTrainedTokenizerFast) or tokenizer.split_special_tokens:
         return None
@@ -173,7 +145,7 @@ def tokenizer_file(tokenizer: "ChatTokenizer") -> dict[str, Any] | None:
     return json.loads(backend.to_str())
 
 
-def special_tokens(tokenizer: "ChatTokenizer") -> list[str]:
+def special_tokens(tokenizer: ChatTokenizer) -> list[str]:
     """Return every token that is read as one wherever its text stands, longest first: the named
     ones, and those that its files mark as special (Llama 3's turn marks have no name)."""
     marked = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]

@@ -1,22 +1,16 @@
 """What a place of a packed row attends to where answers share the tokens of their prompt."""
 
-from typing import TYPE_CHECKING
-
 import torch
+from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 
 from rlcore.models.softcap import caps_attention
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
-
-def takes_masks(model: "PreTrainedModel") -> bool:
+def takes_masks(model: PreTrainedModel) -> bool:
     """Return whether every layer of ``model`` attends to all earlier tokens, by transformers' own
     attention and masks; ``model`` then takes a mask of each row's columns as it is."""
     if caps_attention(model.config):
         return False
-    from transformers import DynamicCache, DynamicLayer
-
     layers = DynamicCache(config=model.config).layers
     plain = all(type(layer) is DynamicLayer for layer in layers)
     return plain and bool(layers) and bool(getattr(model, "_supports_attention_backend", False))

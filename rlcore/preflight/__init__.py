@@ -1,1 +1,1 @@
-"""What a run is given by its user (functions, data, a model), looked at before anything starts."""
+"""What must hold before a run: what its user gave (functions, data, a model), and room for it."""

@@ -7,7 +7,7 @@ from rlcore.data.peek import FIRST_ROWS, Peek, peek
 from rlcore.data.screen import check_rejects
 from rlcore.data.sources import count_rows
 from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
-from rlcore.dry_run.batches import DataSize, data_size, size_of_rows, total_size
+from rlcore.preflight.data_size import DataSize, data_size, size_of_rows, total_size
 from rlcore.reward_model.files import Rankings, preference_file, read_preferences
 from rlcore.rl.ptx import ptx_texts
 from schemas.data import DataSection

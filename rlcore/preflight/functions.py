@@ -4,16 +4,19 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from rlcore.algorithms.advantages import find_estimator
+from rlcore.algorithms.policy_loss import find_loss
 from rlcore.rewards.environment import environment_of
 from rlcore.rewards.process import look_at_functions
+from rlcore.rewards.registry import build
 from schemas.recipe import Recipe
 
 _LOADERS = {
-    "reward": "rlcore.preflight.loaders:load_reward",
-    "batch_reward": "rlcore.preflight.loaders:load_batch_reward",
-    "advantage": "rlcore.preflight.loaders:load_advantage",
-    "policy_loss": "rlcore.preflight.loaders:load_policy_loss",
-    "engine": "rlcore.preflight.loaders:load_engine",
+    "reward": "rlcore.preflight.functions:load_reward",
+    "batch_reward": "rlcore.preflight.functions:load_batch_reward",
+    "advantage": "rlcore.preflight.functions:load_advantage",
+    "policy_loss": "rlcore.preflight.functions:load_policy_loss",
+    "engine": "rlcore.preflight.functions:load_engine",
 }
 
 ENGINE_S = 300.0  # an engine of somebody's own imports what vLLM does, which takes minutes at first
@@ -64,3 +67,36 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
         for kind, name, options, path in named
         if ":" in name
     ]
+
+
+# Called in the child process, where they are found by their names in ``_LOADERS``; each raises
+# UserError when the function cannot be called as the run would call it.
+
+
+def load_reward(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load a reward function here. Raises UserError when it cannot be called."""
+    build((name, 1.0, options), path.removesuffix(".name"))
+
+
+def load_batch_reward(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load a reward function of all rows of a prompt here, as ``load_reward``."""
+    build((name, 1.0, options), path.removesuffix(".name"), batch=True)
+
+
+def load_advantage(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load an advantage estimator here. Raises UserError when it cannot be called."""
+    find_estimator(name, options, path)
+
+
+def load_policy_loss(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load a policy loss, which has no options, here. Raises UserError when it cannot be called."""
+    assert not options, "a policy loss has no options"
+    find_loss(name, path)
+
+
+def load_engine(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load the class of a rollout engine here. Raises UserError when it is none."""
+    from rlcore.engines.own_engine import find_engine  # with transformers, which no reward needs
+
+    assert not options, "an engine has no options"
+    find_engine(name, path)

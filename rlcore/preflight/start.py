@@ -1,24 +1,37 @@
-"""What must hold before a run starts, asked by the dry run and by the run itself."""
+"""What must hold before a run, an evaluation or an evolving starts."""
 
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from rlcore.cluster.address import check_address
 from rlcore.cluster.surroundings import obstacles
-from rlcore.dry_run.plan import Plan, plan
+from rlcore.data.turns import TurnEncoder
 from rlcore.engines.choice import choose
+from rlcore.envs.names import BUILTIN
+from rlcore.envs.process import describe
+from rlcore.envs.registry import check_name
+from rlcore.evolve.prompts import check_templates
 from rlcore.judges.setup import check_keys
+from rlcore.learner.trial import try_architecture
 from rlcore.models.base import check_base_model, scratch_stops
-from rlcore.models.sizes import model_parameters
+from rlcore.models.shape import model_parameters
+from rlcore.models.states import check_states
 from rlcore.models.stops import NEVER_CLOSES, Stops
-from rlcore.preflight.environment import check_environment
+from rlcore.models.tokenizer import load_tokenizer
 from rlcore.preflight.files import check_files
 from rlcore.preflight.functions import check_functions
-from rlcore.preflight.rehearsal import rehearse
-from rlcore.preflight.sandbox import check_sandbox
+from rlcore.preflight.machine import Fit, check_machine
+from rlcore.preflight.rehearsal import Rehearsal, rehearse
 from rlcore.rewards.registry import check_recipe_functions
+from rlcore.sandbox.probe import find_sandbox
+from rlcore.sandbox.types import Level
+from schemas.environment import GAMES, MCP
 from schemas.errors import UserError
+from schemas.judges import may_verify
 from schemas.model import ModelSection
+from schemas.names import by_workers
 from schemas.recipe import Recipe
 from schemas.reward_model import SampledPreferences
 
@@ -27,8 +40,26 @@ from schemas.reward_model import SampledPreferences
 VALUES_READ_AHEAD = 16 * 2**30
 
 
-def check_start(recipe: Recipe, *, call_judges: bool = False) -> Plan:
-    """Return the plan of a run that may start here. ``call_judges``: each is asked about a row.
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What was found out of a run that may start here. ``stops``: None where the model's files are
+    not at hand; ``sandbox``: the level at which rewards run programs here, None: they run none;
+    ``rehearsal``: None where rows are not at hand."""
+
+    fit: Fit
+    stops: Stops | None = None
+    sandbox: Level | None = None
+    rehearsal: Rehearsal | None = None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Sentences on the reward functions, which were called once."""
+        return () if self.rehearsal is None else self.rehearsal.doubts
+
+
+def check_start(recipe: Recipe, *, call_judges: bool = False) -> Start:
+    """Return what was found out of a run that may start here. ``call_judges``: each is asked about
+    a row.
 
     Raises UserError when the recipe names a function, a file, a model directory or a cluster that
     cannot be used, programs cannot be confined, the run surely cannot fit this machine, or its data
@@ -43,17 +74,12 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> Plan:
     stops = check_model(recipe.model)
     _check_engine(recipe)
     _check_ends(recipe, stops)
-    size = check_files(recipe)
-    planned = plan(recipe, data=size)
+    fit = check_machine(recipe, data=check_files(recipe))
     _check_cluster(recipe)
     sandbox = check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
-    rehearsal = rehearse(recipe, call_judges=call_judges)
-    if rehearsal is not None:
-        lines = tuple(rehearsal.lines())
-        planned = replace(planned, prepared=lines, doubts=rehearsal.doubts)
-    return replace(planned, sandbox=sandbox, stops=stops)
+    return Start(fit, stops, sandbox, rehearse(recipe, call_judges=call_judges))
 
 
 def check_evaluation(recipe: Recipe) -> None:
@@ -70,6 +96,68 @@ def check_evaluation(recipe: Recipe) -> None:
     check_functions(recipe)
     check_environment(recipe)
     rehearse(recipe, trains=False)
+
+
+def check_evolve(recipe: Recipe) -> None:
+    """Raise UserError, as ``check_evaluation``, where nothing can be evolved on ``recipe``: also
+    for a template that cannot be rendered, a game, and rewards that check no answer."""
+    check_templates(recipe.evolve)
+    environment = recipe.environment
+    if environment is not None and environment.name in GAMES:
+        raise UserError(
+            f"environment.name = {environment.name!r} is a game, which has no answer to verify;"
+            " evolve a recipe of problems with answers"
+        )
+    functions = [f for f in recipe.reward.functions if by_workers(f.name)]
+    if not any(may_verify(function, recipe.judges) for function in functions):
+        raise UserError(
+            "reward.functions holds no function that checks correctness, so no accuracy could be"
+            " told; add one, of weight 0 if it is for that alone"
+        )
+    check_evaluation(recipe)
+
+
+def check_sandbox(recipe: Recipe) -> Level | None:
+    """Return the level at which the recipe's rewards run programs here, None where none does.
+
+    None also on an existing cluster, whose nodes find out themselves. Raises UserError when the
+    level that the recipe asks for does not hold here.
+    """
+    runs_programs = any(function.name == "code" for function in recipe.reward.functions)
+    if not runs_programs or recipe.hardware.ray_address is not None:
+        return None
+    return find_sandbox(recipe.reward.sandbox).level
+
+
+def check_environment(recipe: Recipe) -> None:
+    """Raise UserError for an environment that cannot be built, or a chat template that cannot carry
+    its episodes.
+
+    A class of the user is imported in a child process. On an existing cluster, where modules and
+    variables may be others, only its name is looked at. The template of a hub model is looked at
+    when the run reads it.
+    """
+    section = recipe.environment
+    if section is None:
+        return
+    if section.name != MCP:
+        check_name(section.name)
+    ours = section.name in BUILTIN and not section.options
+    if recipe.hardware.ray_address is not None and not ours:
+        return
+    model = recipe.model
+    directory = None if model.path is None else Path(model.path).expanduser()
+    if ours and (directory is None or not directory.is_dir()):
+        return
+    tools = describe(section).tools
+    if directory is not None and directory.is_dir():
+        tokenizer = load_tokenizer(
+            directory,
+            name=str(model.path),
+            trust_remote_code=model.trust_remote_code,
+            chat_template=model.chat_template,
+        )
+        TurnEncoder(tokenizer, tools, section.max_observation_tokens).check()
 
 
 def _check_cluster(recipe: Recipe) -> None:
@@ -98,8 +186,6 @@ def check_model(model: ModelSection) -> Stops | None:
     directory = Path(model.path).expanduser()
     if not directory.is_dir():
         return None
-    from rlcore.learner.trial import try_architecture  # takes seconds
-
     stops = check_base_model(model, directory, values_to=VALUES_READ_AHEAD)
     try_architecture(directory)
     return stops
@@ -111,10 +197,6 @@ def _check_engine(recipe: Recipe) -> None:
     directory = Path(model.path or "").expanduser()
     if model.path is None or not directory.is_dir() or hardware.ray_address is not None:
         return
-    import torch
-
-    from rlcore.models.states import check_states
-
     found = "cuda" if torch.cuda.is_available() else "cpu"
     device = found if hardware.device == "auto" else hardware.device
     if choose(hardware, device, model_parameters(model, directory)).engine == "transformers":

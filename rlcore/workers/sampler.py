@@ -10,7 +10,7 @@ from rlcore.engines.choice import Choice, check_installed, choose, going_on
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.registry import engine_kind
 from rlcore.learner.pool import LearnerPool
-from rlcore.models.sizes import model_parameters
+from rlcore.models.shape import model_parameters
 from rlcore.workers.specs import engine_placement, engine_spec
 from schemas.hardware import AUTO
 from schemas.recipe import Recipe

@@ -16,10 +16,10 @@ from time import monotonic
 from prefect.logging import get_run_logger
 
 from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTimeout
-from rlcore.dry_run.passes import smaller_passes
 from rlcore.learner.checkpoints import Checkpoints
 from rlcore.learner.pool import LearnerOutOfMemory
 from rlcore.out_of_memory import ran_out
+from rlcore.preflight.batches import smaller_passes
 from rlcore.results.provenance import MICRO_BATCH_TOKENS
 from rlcore.results.restarts import RestartRecord, record_restart, restarts_of
 from schemas.artifacts import ArtifactRef

@@ -12,10 +12,9 @@ from prefect.client.orchestration import get_client
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from rlcore.dry_run.plan import Plan
 from rlcore.envs.names import environment_names
 from rlcore.models.stops import NEVER_CLOSES
-from rlcore.preflight.start import check_start
+from rlcore.preflight.start import Start, check_start
 from rlcore.recipe_text import write_yaml
 from rlcore.recipes import load_recipe
 from rlcore.redaction import redacting
@@ -63,9 +62,9 @@ def open_run(
         recipe = _resolve(recipe_name, overrides, directory, recipes)
         _tag(overrides)
         check_stages(recipe, refresh, until)
-        planned = check_start(recipe)
+        start = check_start(recipe)
         _record(recipe, directory)
-        _tell_start(recipe, directory, planned)
+        _tell_start(recipe, directory, start)
         tracking = Tracker.open(
             recipe,
             directory,
@@ -92,18 +91,18 @@ def open_run(
             )
 
 
-def _tell_start(recipe: Recipe, directory: Path, planned: Plan) -> None:
+def _tell_start(recipe: Recipe, directory: Path, start: Start) -> None:
     """Log what begins, and what may be wrong with it."""
     log = get_run_logger()
     log.info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
     for sentence in modified_sentences([*stage_parents(recipe), *environment_names(recipe)]):
         log.warning(sentence)
-    for sentence in planned.doubts:
+    for sentence in start.doubts:
         log.warning(sentence)
-    if planned.stops is not None and planned.stops.closing is None:
+    if start.stops is not None and start.stops.closing is None:
         log.warning(NEVER_CLOSES)
-    if planned.sandbox is not None:
-        log.info(f"reward code runs programs at sandbox level {planned.sandbox}")
+    if start.sandbox is not None:
+        log.info(f"reward code runs programs at sandbox level {start.sandbox}")
 
 
 def _tag(overrides: Mapping[str, Any]) -> None:

@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from flows.training import GRPOConfig, train_with_grpo_sync
 from rlcore.api import session
 from rlcore.diagnostics.watch import DiagnosticError
-from rlcore.dry_run import plan
-from rlcore.dry_run.plan import Machine
 from rlcore.models.tokenizer import eos_token_id, load_tokenizer
+from rlcore.preflight import machine as here
+from rlcore.preflight.machine import Machine
 from schemas.errors import UserError
 from tests.rlcore.api.tiny import write_tiny_model
 
@@ -83,7 +83,7 @@ def test_a_model_that_cannot_fit_is_refused_before_anything_is_loaded(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(host=2**17, gpus=(), disk_free=None)
-    monkeypatch.setattr(plan, "this_machine", lambda store, gpus: machine)
+    monkeypatch.setattr(here, "this_machine", lambda store, gpus: machine)
     with pytest.raises(UserError, match=r"optimizer of 1 rank\(s\) take .* and this machine has"):
         train_with_grpo_sync(str(tiny), variety, ["What is 2 + 2?"], GRPOConfig(threads=1))
 

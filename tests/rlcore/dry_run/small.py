@@ -5,7 +5,8 @@ from typing import Any
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from flows.places import RECIPES
-from rlcore.dry_run.plan import GIB, Machine
+from rlcore.preflight.machine import Machine
+from rlcore.preflight.room import GIB
 from rlcore.recipes import load_recipe
 from schemas.model import FromScratch
 from schemas.recipe import Recipe

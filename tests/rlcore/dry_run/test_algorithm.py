@@ -5,7 +5,11 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
-from rlcore.dry_run.plan import GIB, Machine, Plan, plan, render_plan
+from rlcore.dry_run.plan import render_plan
+from rlcore.dry_run.stages import StageEstimate, cpu_rates, stage_estimates
+from rlcore.preflight.machine import Fit, Machine, check_machine
+from rlcore.preflight.room import GIB
+from rlcore.preflight.start import Start
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
 
@@ -23,12 +27,18 @@ HALF_B = {
 }
 
 
-def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Plan:
+def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Fit:
     """Plan a shipped recipe; keys are dotted paths with ``__`` for the dots."""
     changes = {path.replace("__", "."): value for path, value in overrides.items()}
     if name.startswith(("gsm8k", "math", "aime")):
         changes |= {"model.path": None, "model.from_scratch": HALF_B}
-    return plan(load_recipe(name, changes, directory=RECIPES), machine)
+    return check_machine(load_recipe(name, changes, directory=RECIPES), machine)
+
+
+def rl_of(fit: Fit) -> StageEstimate:
+    assert fit.shape is not None
+    stages = stage_estimates(fit, fit.shape, cpu_rates(fit.recipe.hardware.learner.threads))
+    return next(stage for stage in stages if stage.stage == "rl")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +107,7 @@ def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Plan:
     ],
 )
 def test_the_plan_says_what_the_algorithm_adds(name: str, sentences: list[str]) -> None:
-    text = render_plan(planned(name))
+    text = render_plan(Start(planned(name)))
     for sentence in sentences:
         assert sentence in text, f"missing from the plan: {sentence}\n{text}"
 
@@ -108,14 +118,14 @@ def test_old_log_probs_of_the_updates_own_cost_a_pass() -> None:
     assert (
         "old log-probs: the update scores its own micro-batches (rl.update.old_logprobs = own): one"
         " more forward pass over the rows that train"
-    ) in render_plan(own)
-    assert "old log-probs: the update" not in render_plan(first)
-    with_own, without = (
-        next(stage for stage in result.stages if stage.stage == "rl") for result in (own, first)
-    )
+    ) in render_plan(Start(own))
+    assert "old log-probs: the update" not in render_plan(Start(first))
+    with_own, without = (rl_of(result) for result in (own, first))
     tokens = 116 * 64 * 8 * (512 + 512)
     assert own.shape is not None
-    more = own.rates.learner_s(own.shape.parameters, tokens, 1, ranks=1)
+    more = cpu_rates(own.recipe.hardware.learner.threads).learner_s(
+        own.shape.parameters, tokens, 1, ranks=1
+    )
     assert with_own.longest_s - without.longest_s == pytest.approx(more)
     on_disk = 4 * tokens / 2  # of the responses
     assert with_own.disk_bytes - without.disk_bytes == pytest.approx(on_disk, rel=1e-6)
@@ -128,11 +138,9 @@ def test_fused_log_probs_save_a_pass() -> None:
         for kind in ("fused", "first")
     )
     assert "(rl.update.old_logprobs = fused); of the rows that do not train, 64 are scored to" in (
-        render_plan(fused)
+        render_plan(Start(fused))
     )
-    with_fused, without = (
-        next(stage for stage in result.stages if stage.stage == "rl") for result in (fused, first)
-    )
+    with_fused, without = (rl_of(result) for result in (fused, first))
     assert with_fused.longest_s < without.longest_s
 
 
@@ -157,7 +165,7 @@ def test_ptx_and_reward_model_are_counted() -> None:
         reward_model={"preferences": SAMPLED, "max_tokens": 128},
         rl__ptx={"sequences_per_sample": 2},
     )
-    text = render_plan(result)
+    text = render_plan(Start(result))
     for sentence in (
         "reward model: 1,024 prompts x 4 to 9 samples of the policy (and 256 held-out prompts) ->"
         " all pairs of a prompt in one of 64 batch elements x 1 epoch(s) -> at most 16 optimizer"
@@ -167,7 +175,7 @@ def test_ptx_and_reward_model_are_counted() -> None:
         "reward model, one rank, frozen: weights 1.4 MiB",
     ):
         assert sentence in text, f"missing from the plan: {sentence}\n{text}"
-    assert [stage.stage for stage in result.stages] == [
+    assert list(result.disk) == [
         *("base_model", "prepare_data", "sft", "reward_model", "rl", "evaluate", "export")
     ]
 
@@ -209,7 +217,7 @@ def test_the_exact_kl_keeps_the_reference_inside_the_learner() -> None:
 def test_the_plan_warns_of_a_kl_that_pulls_nowhere() -> None:
     """Told before hours are spent on it; a plan without warnings has no such section."""
     k1 = {"where": "loss", "estimator": "k1"}
-    text = render_plan(planned("gsm8k-grpo", rl__algorithm__kl=k1))
+    text = render_plan(Start(planned("gsm8k-grpo", rl__algorithm__kl=k1)))
     (warning,) = [line for line in text.splitlines() if "WARNING" in line]
     assert "(kl_without_pull): set rl.algorithm.kl.estimator to k2, or to k1+" in warning
-    assert "Warnings" not in render_plan(planned("gsm8k-grpo"))
+    assert "Warnings" not in render_plan(Start(planned("gsm8k-grpo")))

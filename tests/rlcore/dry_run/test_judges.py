@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
-from rlcore.dry_run.batches import data_size
-from rlcore.dry_run.judges import check_calls, judge_calls
-from rlcore.dry_run.plan import plan, render_plan
+from rlcore.dry_run.judges import judge_calls
+from rlcore.dry_run.plan import render_plan
+from rlcore.preflight.data_size import data_size
+from rlcore.preflight.machine import check_calls, check_machine
+from rlcore.preflight.start import Start
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe
@@ -52,11 +54,11 @@ def test_greedy_baselines_and_rounds_are_asked_about_too() -> None:
 
 
 def test_the_dry_run_says_what_may_be_paid_for_and_warns() -> None:
-    text = render_plan(plan(recipe(**{"judges.main.max_calls": 464})))
+    text = render_plan(Start(check_machine(recipe(**{"judges.main.max_calls": 464}))))
     line = "judge main: at most 464 calls (rl 320, validation 18, evaluate 126); max_calls = 464"
     assert line in text
     assert "max_calls = 464 is less" not in text
-    text = render_plan(plan(recipe(**{"judges.main.max_calls": 463})))
+    text = render_plan(Start(check_machine(recipe(**{"judges.main.max_calls": 463}))))
     assert "WARNING: judges.main.max_calls = 463 is less than that" in text
 
 
@@ -64,8 +66,10 @@ def test_a_ceiling_below_an_iteration_is_refused() -> None:
     check_calls(recipe(**{"judges.main.max_calls": 32}))
     expected = r"judges.main.max_calls = 31 is below the 32 responses of one RL iteration"
     with pytest.raises(UserError, match=expected):
-        plan(recipe(**{"judges.main.max_calls": 31}))
+        check_machine(recipe(**{"judges.main.max_calls": 31}))
 
 
 def test_a_recipe_without_judges_has_no_such_section() -> None:
-    assert "Judges" not in render_plan(plan(load_recipe("quickstart", directory=RECIPES)))
+    assert "Judges" not in render_plan(
+        Start(check_machine(load_recipe("quickstart", directory=RECIPES)))
+    )

@@ -4,21 +4,20 @@ from typing import Any
 
 import pytest
 
-from rlcore.dry_run.batches import all_batches, data_size
-from rlcore.dry_run.estimates import cpu_rates
-from rlcore.dry_run.shape import from_scratch_shape
-from rlcore.dry_run.stages import StageEstimate, evaluation_tokens, stage_estimates
+from rlcore.dry_run.stages import Rates, StageEstimate, cpu_rates, gpu_rates, stage_estimates
+from rlcore.models.shape import from_scratch_shape
+from rlcore.preflight.batches import evaluation_tokens
+from rlcore.preflight.data_size import data_size
+from rlcore.preflight.machine import check_machine
 from schemas.model import FromScratch
-from tests.rlcore.dry_run.small import recipe
+from tests.rlcore.dry_run.small import ROOMY, recipe
 
 SHAPE = from_scratch_shape(FromScratch())
 
 
 def estimates(**overrides: Any) -> dict[str, StageEstimate]:
-    planned = recipe(**overrides)
-    data = data_size(planned.data)
-    batches = all_batches(planned, data.demonstrations)
-    return {s.stage: s for s in stage_estimates(planned, SHAPE, data, batches, cpu_rates(1))}
+    fit = check_machine(recipe(**overrides), ROOMY)
+    return {s.stage: s for s in stage_estimates(fit, SHAPE, cpu_rates(1))}
 
 
 def test_stages_are_listed_as_they_run_and_one_that_is_off_is_not() -> None:
@@ -61,3 +60,12 @@ def test_evaluation_is_capped_per_source_and_greedy_alone_with_one_sample() -> N
     assert evaluation_tokens(both, data) == (200 * 9 * 40, 200 * 9)
     one = recipe(evaluate__max_prompts=None, evaluate__samples=1, evaluate__pass_k=[1])
     assert evaluation_tokens(one, data) == (768 * 40, 768)
+
+
+@pytest.mark.parametrize("rates", [cpu_rates(1), gpu_rates()], ids=["cpu", "gpu"])
+def test_more_work_takes_longer_and_more_workers_share_it(rates: Rates) -> None:
+    learner, sampler = rates.learner_s(10**9, 10**6, 3, 2), rates.sampler_s(10**9, 10**6, 2)
+    assert rates.learner_s(10**9, 10**6, 3, 1) == pytest.approx(2 * learner)
+    assert rates.sampler_s(10**9, 10**6, 1) == pytest.approx(2 * sampler)
+    assert rates.learner_s(10**9, 10**6, 1, 2) == pytest.approx(learner / 3)
+    assert rates.sampler_s(10**6, 10**6, 2) < sampler

@@ -2,26 +2,29 @@
 
 import pytest
 
-from rlcore.dry_run.batches import DataSize, all_batches
-from rlcore.dry_run.plan import plan, render_plan
-from rlcore.dry_run.shape import from_scratch_shape
-from rlcore.dry_run.stages import InStore, StageEstimate
-from rlcore.dry_run.states import StageState, State
+from rlcore.dry_run.plan import render_plan
+from rlcore.dry_run.stages import StageEstimate
+from rlcore.dry_run.states import InStore, StageState, State
 from rlcore.dry_run.text import (
     batch_lines,
     duration,
     engine_lines,
-    gib,
     sampler_line,
     stage_lines,
     store_lines,
 )
+from rlcore.models.shape import from_scratch_shape
+from rlcore.preflight.batches import all_batches
+from rlcore.preflight.data_size import DataSize
+from rlcore.preflight.machine import check_machine
+from rlcore.preflight.room import gib
+from rlcore.preflight.start import Start
 from schemas.model import FromScratch
 from tests.rlcore.dry_run.small import ROOMY, recipe
 
 
 def test_the_printout_says_the_arithmetic_in_words_and_labels_its_assumptions() -> None:
-    text = render_plan(plan(recipe(), ROOMY))
+    text = render_plan(Start(check_machine(recipe(), ROOMY)))
     for sentence in (
         "64 prompts x 8 samples -> 512 sequences -> 2 mini-batch(es) of 256 x 1 epoch(s) -> 2"
         " optimizer step(s); at most 80 + 40 = 120 tokens a sequence -> 61,440 tokens, 20,480 of"

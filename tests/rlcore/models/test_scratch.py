@@ -1,7 +1,5 @@
 """A model from scratch is the one that transformers would have made, but for the random numbers."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     GenerationConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -20,7 +17,7 @@ from rlcore.models.base import build_base_model
 from rlcore.models.scratch import STD
 from rlcore.models.tokenizer import load_tokenizer
 from schemas.model import FromScratch, ModelSection
-from tests.rlcore.models.scratch import TEXTS, copied
+from tests.rlcore.models.scratch import TEXTS
 
 SHAPE = FromScratch(
     hidden_size=64, num_layers=3, num_heads=4, num_kv_heads=2, intermediate_size=96, vocab_size=300
@@ -98,37 +95,3 @@ def test_bfloat16_is_rounded_as_torch_rounds(tmp_path: Path) -> None:
     )
     for name, weight in whole.items():
         assert torch.equal(weight.to(torch.bfloat16), half[name]), name
-
-
-def test_neither_model_nor_tokenizer_imports_torch(tmp_path: Path) -> None:
-    program = """
-import sys
-from pathlib import Path
-from rlcore.models.base import build_base_model
-from rlcore.models.tokenizer import load_tokenizer
-from tests.rlcore.models.scratch import SCRATCH, TEXTS
-load_tokenizer(build_base_model(SCRATCH, Path(sys.argv[1]), texts=TEXTS, seed=0))
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", program, str(tmp_path / "m")], check=True, timeout=300)
-
-
-@pytest.mark.parametrize(
-    "edits",
-    [
-        {},
-        {"tokenizer_class": "Qwen2TokenizerFast"},
-        {"tokenizer_class": "PreTrainedTokenizerFast"},
-        {"tokenizer_class": None},
-        {"extra_special_tokens": None},
-        {"add_prefix_space": True},
-    ],
-)
-def test_the_tokenizer_is_that_of_auto_tokenizer(tmp_path: Path, edits: dict[str, Any]) -> None:
-    folder = copied(_built(tmp_path / "base"), tmp_path / "edited", **edits)
-    ours: Any = load_tokenizer(folder)
-    auto: Any = AutoTokenizer.from_pretrained(folder)
-    assert type(ours) is type(auto)
-    assert ours.backend_tokenizer.to_str() == auto.backend_tokenizer.to_str()
-    assert ours.init_kwargs == auto.init_kwargs
-    assert ours.special_tokens_map == auto.special_tokens_map

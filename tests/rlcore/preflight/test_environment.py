@@ -7,7 +7,7 @@ import pytest
 
 from flows.places import RECIPES
 from rlcore.models.base import build_base_model
-from rlcore.preflight.environment import check_environment
+from rlcore.preflight.start import check_environment
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe

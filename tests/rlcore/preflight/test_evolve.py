@@ -3,7 +3,7 @@
 import pytest
 
 from flows.places import RECIPES
-from rlcore.preflight.evolve import check_evolve
+from rlcore.preflight.start import check_evolve
 from rlcore.recipes import load_recipe
 from schemas.errors import UserError
 from schemas.rl import RewardSection

@@ -7,7 +7,7 @@ import pytest
 
 from flows.cli import main
 from flows.places import RECIPES
-from rlcore.preflight.sandbox import check_sandbox
+from rlcore.preflight.start import check_sandbox
 from rlcore.recipes import load_recipe
 from rlcore.sandbox.probe import find_sandbox
 from rlcore.sandbox.types import Level

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -392,19 +391,3 @@ def test_a_file_of_preferences_is_counted_and_texts_are_read(
     )
     assert code == 0, said
     assert "reward model: 270 responses of a file -> " in said  # two of each of 135 rows
-
-
-CHECKED = """import sys
-from flows.places import RECIPES
-from rlcore.preflight.start import check_start
-from rlcore.recipes import load_recipe
-check_start(load_recipe("quickstart", {}, directory=RECIPES))
-print({"pandera", "pandas", "prefect", "torch", "transformers", "ray"} & set(sys.modules))
-"""
-
-
-def test_a_recipe_is_checked_before_any_library_is_imported_that_takes_seconds() -> None:
-    """``make run`` starts the server only then, and a mistake is answered sooner."""
-    run = [sys.executable, "-c", CHECKED]
-    done = subprocess.run(run, check=True, capture_output=True, text=True, timeout=300)
-    assert done.stdout == "set()\n"

@@ -9,9 +9,9 @@ import pytest
 from prefect import flow
 
 from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTimeout
-from rlcore.dry_run.passes import smaller_passes
 from rlcore.learner.checkpoints import KIND
 from rlcore.learner.pool import LearnerOutOfMemory
+from rlcore.preflight.batches import smaller_passes
 from rlcore.results.provenance import MICRO_BATCH_TOKENS
 from rlcore.results.restarts import RestartRecord, restarts_of
 from rlcore.store.artifacts import ArtifactStore

@@ -1,19 +1,30 @@
-"""Memory, time and disk of a run, in closed form. Pure; every constant has its source.
+"""Memory and disk that a run takes, in closed form. Pure; every constant has its source.
 
-These are planning figures. Memory of weights, gradients and optimizer is arithmetic; activations
-follow a formula that is exact for Qwen2; times rest on ``Rates``: assumptions, not promises.
+Memory of weights, gradients and optimizer is arithmetic; activations follow a formula that is exact
+for Qwen2; both, and disk, are those of the longest legal sequences.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from rlcore.dry_run.shape import ModelShape
 from rlcore.learner.attention import FLASH
 from rlcore.models.gpu.blocks import BLOCKS
+from rlcore.models.shape import ModelShape
+from rlcore.preflight.batches import (
+    Batches,
+    evaluation_tokens,
+    preference_tokens,
+    sampled_sequences,
+)
+from rlcore.preflight.data_size import DataSize
 from schemas.hardware import LearnerHardware
+from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.recipe import Recipe
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
 LOGITS_CHUNK_BYTES = 256 * 2**20  # fp32 logits alive at once (models.logprobs.CHUNK_LOGITS)
+DATA_BYTES_PER_TOKEN = 8  # prompts and demonstrations: ids and text in Parquet
 PROCESS_BYTES = GIB // 2  # a process with torch and DeepSpeed loaded: 0.45 GiB measured
 ENGINE_PROCESS_BYTES = 3 * GIB // 2  # the same with vLLM
 
@@ -25,59 +36,10 @@ REFERENCE_BYTES_PER_TOKEN = 4.0
 CRITIC_BYTES_PER_TOKEN = 12.0  # values, returns, and advantages that vary within a row
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What times are computed from. ASSUMPTIONS: right within a factor of two or so, where fitted.
-
-    FLOPs per token: 2 per parameter forward, 6 with backward.
-    """
-
-    device: str
-    source: str
-    learner_flops: float  # FLOP/s that one rank sustains
-    sampler_tokens_per_s: float  # most tokens/s of one engine, however small the model
-    sampler_parameter_tokens_per_s: float  # parameters x tokens/s of one engine, large models
-    start_s: float  # cluster, engine and learner start of one stage
-
-    def learner_s(self, parameters: int, tokens: float, passes: float, ranks: int) -> float:
-        """Seconds for ``tokens`` at ``passes`` forward passes' worth of work (backward = 2)."""
-        return 2 * parameters * tokens * passes / (self.learner_flops * ranks)
-
-    def sampler_s(self, parameters: int, tokens: float, engines: int) -> float:
-        """Seconds to sample ``tokens``: fixed cost per token plus the model's own."""
-        per_token = 1 / self.sampler_tokens_per_s + parameters / self.sampler_parameter_tokens_per_s
-        return tokens * per_token / engines
-
-
-def cpu_rates(threads: int) -> Rates:
-    """Rates of avx512 cores: 30 GFLOP/s a thread in packed fp32 steps, vLLM on one thread.
-
-    Fitted to 34k trained tokens/s at 0.36 M parameters on two threads, and to 11.9k and 0.86k
-    sampled tokens/s at 1 M and 43 M.
-    """
-    return Rates(
-        device=f"CPU, {threads} learner thread(s)",
-        source="fitted to two avx512 cores, fp32, otherwise idle",
-        learner_flops=30e9 * threads,
-        sampler_tokens_per_s=12e3,
-        sampler_parameter_tokens_per_s=4e10,
-        start_s=45.0,
-    )
-
-
-def gpu_rates() -> Rates:
-    """Rates of an H100-class GPU: 30 % of 989 TFLOP/s, decoding at a third of the memory bound.
-
-    The decode figure is 3.35 TB/s over 2 bytes a parameter at 256 sequences at once, times 0.3.
-    """
-    return Rates(
-        device="one H100-class GPU",
-        source="30 % of peak bf16 FLOP/s; 30 % of the decode bandwidth bound; never measured here",
-        learner_flops=0.3 * 989e12,
-        sampler_tokens_per_s=100e3,
-        sampler_parameter_tokens_per_s=0.3 * 3.35e12 / 2 * 256,
-        start_s=120.0,
-    )
+def gib(num_bytes: float) -> str:
+    """Return bytes as text: ``"1.5 GiB"``, ``"12.0 MiB"``."""
+    unit, name = (GIB, "GiB") if num_bytes >= GIB else (2**20, "MiB")
+    return f"{num_bytes / unit:.1f} {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +148,74 @@ def activation_bytes(
     return tokens * shape.num_layers * layer
 
 
-def engine_memory(shape: ModelShape, dtype: str, kv_cache_bytes: int) -> int:
-    """Return the bytes of one CPU rollout engine: process, weights, KV cache."""
-    return ENGINE_PROCESS_BYTES + BYTES[dtype] * shape.parameters + kv_cache_bytes
+def memory_of(
+    recipe: Recipe, shape: ModelShape, batches: Batches, gpus: Sequence[int], device: str
+) -> Memory:
+    """Return what each worker needs while it holds its fullest micro-batch; ``gpus``: bytes of
+    each."""
+    dtype, rollout, kl = recipe.model.dtype, recipe.hardware.rollout, recipe.rl.algorithm.kl
+    weights = BYTES[dtype] * shape.parameters
+    cache: int | None = rollout.kv_cache_gib * GIB
+    kv_token = shape.kv_bytes_per_token(BYTES[dtype])
+    if device == "cuda":
+        gpu = min(gpus, default=0)
+        shared = rollout.gpu_memory_utilization * gpu - weights / rollout.tensor_parallel
+        cache = int(shared * rollout.tensor_parallel) if gpu else None
+    learner = learner_memory(
+        shape,
+        dtype,
+        recipe.hardware.learner,
+        on_gpu=device == "cuda",
+        tokens=batches.fullest.micro_batch_tokens,
+        row_tokens=batches.fullest.row_tokens,
+    )
+    # the exact KL needs the logits of both models in one place; a value head has one output
+    exact = kl.uses_reference and kl.estimator == "full"
+    critic = replace(learner, logits=0) if recipe.rl.critic is not None else None
+    scored = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
+    return Memory(
+        learner=replace(learner, reference=weights) if exact else learner,
+        critic=critic,
+        reference=weights if kl.uses_reference and not exact else 0,
+        reward_model=weights if scored else 0,
+        engine=ENGINE_PROCESS_BYTES + weights + (0 if device == "cuda" else cache or 0),
+        kv_tokens=None if cache is None else max(0, cache) // kv_token,
+    )
+
+
+def disk_of(recipe: Recipe, shape: ModelShape, data: DataSize, batches: Batches) -> dict[str, int]:
+    """Return the bytes that each stage leaves, in the order in which they run; 0 where rows are not
+    counted."""
+    weights = BYTES[recipe.model.dtype] * shape.parameters
+    # one checkpoint is replaced by the next before it goes, and the model is written at the end
+    supervised = 2 * checkpoint_bytes(shape) + weights
+    found = {BASE_MODEL: weights, "prepare_data": 0}
+    demonstrations = data.demonstrations or 0
+    if data.train is not None:
+        prompts = data.train + (data.validation or 0) + sum(data.test or ())
+        tokens = prompts * recipe.data.max_prompt_tokens + demonstrations * recipe.sft.max_tokens
+        found["prepare_data"] = tokens * DATA_BYTES_PER_TOKEN
+    if batches.sft is not None:
+        found["sft"] = supervised
+    if batches.reward_model is not None:
+        sampled = 0 if batches.reward_model.most_tokens is None else preference_tokens(recipe)
+        found[REWARD_MODEL] = supervised + sampled * DATA_BYTES_PER_TOKEN
+    section = recipe.rl
+    response = recipe.max_turns * section.rollout.max_new_tokens
+    kept = section.checkpoint.keep_last + section.checkpoint.keep_best + 1  # one being written
+    tables = section.iterations * iteration_table_bytes(
+        sampled_sequences(recipe) * response,
+        section.rollout.prompts * section.rollout.samples * response,
+        reference=section.algorithm.kl.uses_reference,
+        critic=section.critic is not None,
+        own=section.update.epochs * (recipe.scores_own_logprobs or section.update.fused),
+    )
+    models = 1 if section.critic is None else 2
+    found["rl"] = kept * models * checkpoint_bytes(shape) + tables + weights  # of the policy
+    tokens, _ = evaluation_tokens(recipe, data)
+    found["evaluate"] = len(recipe.evaluate.checkpoints) * tokens * 2  # completions, compressed
+    found["export"] = BYTES[recipe.export.dtype or recipe.model.dtype] * shape.parameters
+    return found
 
 
 def checkpoint_bytes(shape: ModelShape) -> int:

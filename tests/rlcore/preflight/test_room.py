@@ -6,17 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.dry_run.estimates import (
+from rlcore.models.shape import from_scratch_shape
+from rlcore.preflight.room import (
     LearnerMemory,
     Memory,
-    Rates,
     activation_bytes,
-    cpu_rates,
-    gpu_rates,
     iteration_table_bytes,
     learner_memory,
 )
-from rlcore.dry_run.shape import from_scratch_shape
 from schemas.hardware import LearnerHardware
 from schemas.model import FromScratch
 from tests.rlcore.dry_run.small import qwen2
@@ -139,15 +136,6 @@ def test_a_critic_shares_the_policys_gpu() -> None:
     both = Memory(learner, learner, reference=7, reward_model=5, engine=0, kv_tokens=None)
     alone = Memory(learner, None, reference=0, reward_model=0, engine=0, kv_tokens=None)
     assert both.states == 2 * alone.states + 12
-
-
-@pytest.mark.parametrize("rates", [cpu_rates(1), gpu_rates()], ids=["cpu", "gpu"])
-def test_more_work_takes_longer_and_more_workers_share_it(rates: Rates) -> None:
-    learner, sampler = rates.learner_s(10**9, 10**6, 3, 2), rates.sampler_s(10**9, 10**6, 2)
-    assert rates.learner_s(10**9, 10**6, 3, 1) == pytest.approx(2 * learner)
-    assert rates.sampler_s(10**9, 10**6, 1) == pytest.approx(2 * sampler)
-    assert rates.learner_s(10**9, 10**6, 1, 2) == pytest.approx(learner / 3)
-    assert rates.sampler_s(10**6, 10**6, 2) < sampler
 
 
 def test_what_an_iteration_leaves_on_disk_grows_with_what_it_records() -> None:

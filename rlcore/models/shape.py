@@ -1,13 +1,20 @@
-"""The sizes of a model that a plan is computed from, read without loading any weights."""
+"""The sizes of a model, read without loading any weights."""
 
 import json
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import (
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of whichever httpx the hub uses
+    OfflineModeIsEnabled,
+)
+
 from rlcore.models.files import SIZE_NAMES, read_config
-from rlcore.models.sizes import count_parameters
 from rlcore.models.smollm2 import FOLDER
+from rlcore.weights.stored import stored_tensors
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 
@@ -61,7 +68,7 @@ def find_shape(model: ModelSection) -> tuple[ModelShape | None, str]:
     path = model.path or ""
     local = Path(path).expanduser()
     if local.is_dir():
-        return _directory_shape(local, path), ""
+        return directory_shape(local, path), ""
     if local.is_file():
         raise UserError(f"model.path = '{path}' is a file; give the model's directory")
     if path.startswith(("/", "./", "../", "~")) or path.count("/") > 1:
@@ -73,10 +80,11 @@ def find_shape(model: ModelSection) -> tuple[ModelShape | None, str]:
     return _hub_shape(path, model.revision)
 
 
-def _directory_shape(directory: Path, name: str) -> ModelShape:
+def directory_shape(directory: Path, name: str) -> ModelShape:
+    """Return the shape of the model of ``directory``; ``name``: in errors. Raises ``UserError``
+    where it is no decoder, and as ``count_parameters``."""
     config = read_config(directory)
-    tied = bool(config.get("tie_word_embeddings", False))
-    return _shape_of_config(name, config, count_parameters(directory, tied=tied))
+    return _shape_of_config(name, config, _parameters_of(directory, config))
 
 
 def _shape_of_config(name: str, config: dict[str, Any], parameters: int) -> ModelShape:
@@ -113,15 +121,9 @@ def _shape_of_config(name: str, config: dict[str, Any], parameters: int) -> Mode
 
 
 def _hub_shape(name: str, revision: str | None) -> tuple[ModelShape | None, str]:
-    from huggingface_hub import HfApi, hf_hub_download, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of whichever httpx the hub uses
-        OfflineModeIsEnabled,
-    )
-
     cached = try_to_load_from_cache(name, "config.json", revision=revision)
     if isinstance(cached, str) and list(Path(cached).parent.glob("model*.safetensors")):
-        return _directory_shape(Path(cached).parent, name), ""
+        return directory_shape(Path(cached).parent, name), ""
     try:
         info = HfApi().model_info(
             name, revision=revision, timeout=HUB_TIMEOUT_S, expand=["safetensors"]
@@ -135,3 +137,30 @@ def _hub_shape(name: str, revision: str | None) -> tuple[ModelShape | None, str]
     return _shape_of_config(
         name, json.loads(Path(config).read_text(encoding="utf-8")), info.safetensors.total
     ), ""
+
+
+def model_parameters(model: ModelSection, directory: Path) -> int:
+    """Return the number of parameters of the recipe's ``model``, which ``directory`` holds.
+
+    Of a model from scratch it is the upper bound that the recipe states, so that it is known before
+    the tokenizer is trained. Raises ``UserError`` as ``count_parameters``.
+    """
+    if model.from_scratch is not None:
+        return model.from_scratch.parameters
+    return _parameters_of(directory, read_config(directory))
+
+
+def _parameters_of(directory: Path, config: dict[str, Any]) -> int:
+    return count_parameters(directory, tied=bool(config.get("tie_word_embeddings", False)))
+
+
+def count_parameters(directory: Path, *, tied: bool) -> int:
+    """Return the number of parameters in the safetensors files of ``directory``, headers only.
+
+    A tied ``lm_head.weight`` that some checkpoints repeat counts once. Raises ``UserError`` as
+    ``stored_tensors``.
+    """
+    tensors = stored_tensors(directory)
+    if tied:
+        tensors.pop("lm_head.weight", None)
+    return sum(prod(tensor.shape) for tensor in tensors.values())

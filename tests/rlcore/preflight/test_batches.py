@@ -2,32 +2,28 @@
 
 import pytest
 
-from rlcore.dry_run.batches import (
-    DataSize,
+from rlcore.preflight.batches import (
     all_batches,
-    data_size,
     reward_model_batch,
     rl_batch,
     sft_batch,
-    size_of_rows,
+    smaller_passes,
 )
-from rlcore.dry_run.plan import plan
-from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, MathSource
+from rlcore.preflight.machine import check_machine
 from schemas.errors import UserError
-from schemas.generated import ArithmeticSource, ProgramsSource
+from tests.rlcore.diagnostics.streams import recipe as shipped
 from tests.rlcore.dry_run.small import ROOMY, recipe
 
 
 def test_batch_arithmetic_of_one_rl_iteration() -> None:
     two_ranks = {"hardware__learner__ranks": 2, "hardware__device": "cpu"}
-    batch = plan(recipe(**two_ranks), ROOMY).batches.rl
+    batch = check_machine(recipe(**two_ranks), ROOMY).batches.rl
     assert batch.sequences_per_round == 512
     assert (batch.steps_per_round, batch.total_steps) == (2, 200)
     assert (batch.sequences_per_step, batch.sequences_per_rank) == (256, 128)
     assert batch.longest == 120
     assert batch.sequences_per_micro_batch == 34  # 4096 // 120
     assert batch.micro_batches == 4  # ceil(128 / 34)
-    assert batch.tokens_per_step == 256 * 120
 
 
 def test_epochs_multiply_steps_not_sequences() -> None:
@@ -58,13 +54,13 @@ def test_longest_sequences_fill_micro_batches_as_packing_does(
 
 
 def test_sft_steps_take_every_row_and_obey_the_cap() -> None:
-    sft = plan(recipe(), ROOMY).batches.sft
+    sft = check_machine(recipe(), ROOMY).batches.sft
     assert sft is not None
     assert (sft.steps_per_round, sft.total_steps) == (720, 720)
-    capped = plan(recipe(sft__max_steps=100, sft__epochs=2), ROOMY).batches.sft
+    capped = check_machine(recipe(sft__max_steps=100, sft__epochs=2), ROOMY).batches.sft
     assert capped is not None
     assert capped.total_steps == 100
-    assert plan(recipe(sft__enabled=False), ROOMY).batches.sft is None
+    assert check_machine(recipe(sft__enabled=False), ROOMY).batches.sft is None
     partial = sft_batch(recipe(sft__epochs=2), 126)
     assert partial is not None
     assert (partial.steps_per_round, partial.total_steps, partial.last_sequences) == (2, 4, 62)
@@ -128,52 +124,6 @@ def test_sft_has_a_longest_sequence_of_its_own() -> None:
         sft_batch(recipe(hardware__learner__micro_batch_tokens=127), 1000)
 
 
-def test_rows_of_a_source_are_counted_where_the_recipe_says_them() -> None:
-    gsm8k = DataSection(sources=(Gsm8kSource(),), validation_fraction=0.1)
-    assert data_size(gsm8k) == DataSize(6726, 747, (1319,), 6726)
-    bare = Gsm8kSource(limit=100, demonstrations=False)
-    assert data_size(DataSection(sources=(bare,))) == DataSize(95, 5, (100,), 0)
-    trained = DataSection(sources=(bare,), validation_fraction=0.0)
-    assert data_size(trained) == DataSize(100, 0, (100,), 0)
-    both = DataSection(sources=(ArithmeticSource(), bare), deduplicate="exact")
-    assert data_size(both) == DataSize(4196, 256, (512, 256, 100), 46080)
-    programs = ProgramsSource(train=9, test=3)
-    assert data_size(DataSection(sources=(programs,), deduplicate="exact")) == DataSize(
-        9, 256, (3,), 23040
-    )
-
-
-def test_rows_of_math_and_aime_are_known_where_the_hub_is_read_whole() -> None:
-    def size(*sources: MathSource | AimeSource) -> DataSize:
-        return data_size(DataSection(sources=sources, validation_fraction=0.1))
-
-    assert size(MathSource(), AimeSource()) == DataSize(6750, 750, (5000, 30), 6750)
-    assert size(MathSource(split="train", demonstrations=False)) == DataSize(6750, 750, (), 0)
-    assert size(MathSource(limit=100)) == DataSize(90, 10, (100,), 90)
-    for part in (MathSource(levels=(5,)), MathSource(path="math"), MathSource(hub_name="a/b")):
-        assert size(part).train is None
-    assert size(AimeSource(split="validation")).validation == 30
-    assert size(AimeSource(path="a.jsonl")).test is None
-
-
-def test_a_file_is_not_guessed_at() -> None:
-    """A plan that is wrong about the data is wrong about every hour after it."""
-    sources = (Gsm8kSource(), FileSource(path="rows.jsonl"))
-    trained = DataSection(sources=sources, validation_fraction=0.0)
-    assert data_size(trained) == DataSize(None, 0, (1319,), None)
-    held_out = DataSection(sources=sources, validation_fraction=0.1)
-    assert data_size(held_out) == DataSize(None, None, (1319,), None)
-    tested = FileSource(path="rows.jsonl", split="test")
-    assert data_size(DataSection(sources=(Gsm8kSource(), tested))).test is None
-
-
-def test_a_file_that_was_looked_at_counts_with_the_others() -> None:
-    sources = (Gsm8kSource(), FileSource(path="rows.jsonl"))
-    found = {1: size_of_rows("train", 200, 50, 0.1)}
-    size = data_size(DataSection(sources=sources, validation_fraction=0.1), found)
-    assert size == DataSize(6726 + 180, 747 + 20, (1319,), 6726 + 45)
-
-
 def test_steps_of_unknown_demonstrations_are_bounded_by_the_cap_alone() -> None:
     assert sft_batch(recipe(), None).total_steps is None  # pyright: ignore[reportOptionalMemberAccess]
     capped = sft_batch(recipe(sft__max_steps=7), None)
@@ -187,3 +137,19 @@ def test_the_fullest_micro_batch_is_the_one_that_memory_must_hold() -> None:
     assert batches.fullest is batches.sft  # 64 of 128 tokens, RL 34 of 120
     assert batches.fullest.micro_batch_tokens == 32 * 128
     assert all_batches(recipe(sft__enabled=False), None).fullest.micro_batch_tokens == 34 * 120
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "half"),
+    [
+        ("quickstart", 4096, 2048),
+        ("quickstart", 300, 150),
+        ("quickstart", 255, None),  # the longest sequence has 128
+        ("quickstart-rlhf", 8192, 4096),
+        ("quickstart-rlhf", 512, None),  # the responses to a prompt are compared in one pass
+    ],
+)
+def test_passes_are_halved_while_what_belongs_together_fits(
+    name: str, tokens: int, half: int | None
+) -> None:
+    assert smaller_passes(shipped(name, hardware__learner__micro_batch_tokens=tokens)) == half

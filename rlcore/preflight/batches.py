@@ -1,44 +1,15 @@
 """Batch arithmetic: prompts x samples -> sequences -> mini-batches -> optimizer steps -> tokens."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rlcore.preflight.data_size import DataSize
+from rlcore.recipes import with_micro_batch_tokens
 from schemas.context import longest_sequence
-from schemas.data import (
-    AIME_ROWS,
-    GSM8K_ROWS,
-    MATH_HUB,
-    MATH_ROWS,
-    AimeSource,
-    DataSection,
-    Gsm8kSource,
-    MathSource,
-    Source,
-)
+from schemas.data import GSM8K_ROWS
 from schemas.errors import UserError
-from schemas.generated import (
-    ArithmeticSource,
-    EnvironmentSource,
-    InstructionsSource,
-    ProgramsSource,
-)
+from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
 from schemas.reward_model import Gsm8kSolutions, SampledPreferences
-
-
-@dataclass(frozen=True, slots=True)
-class DataSize:
-    """Rows of the sources before any is rejected; None: not known before prepare_data has run.
-
-    ``test`` has one number per source and subset, as ``evaluate.max_prompts`` caps each of them.
-    ``preferences``: rows of the file that ``reward_model.preferences`` reads.
-    """
-
-    train: int | None
-    validation: int | None
-    test: tuple[int, ...] | None
-    demonstrations: int | None
-    preferences: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +56,6 @@ class Batch:
         """Tokens of the fullest micro-batch of longest sequences."""
         return min(self.sequences_per_micro_batch, self.sequences_per_rank) * self.longest
 
-    @property
-    def tokens_per_step(self) -> int:
-        """Most tokens, prompts included, in one optimizer step."""
-        return self.sequences_per_step * self.longest
-
 
 @dataclass(frozen=True, slots=True)
 class Batches:
@@ -112,105 +78,6 @@ def all_batches(
     """Return the arithmetic of the recipe's stages. Raises ``UserError`` as they do."""
     sft, reward_model = sft_batch(recipe, demonstrations), reward_model_batch(recipe, preferences)
     return Batches(sft, reward_model, rl_batch(recipe))
-
-
-def data_size(data: DataSection, files: Mapping[int, DataSize] | None = None) -> DataSize:
-    """Return how many rows the sources hold.
-
-    ``files``: the sizes of sources whose files have been looked at, by the source's index; of the
-    others only what the recipe alone determines is known.
-    """
-    known, fraction = files or {}, data.validation_fraction
-    return total_size(
-        known.get(index) or _size_of(source, fraction, data.test_fraction)
-        for index, source in enumerate(data.sources)
-    )
-
-
-def size_of_rows(
-    split: str,
-    prompts: int | None,
-    demonstrations: int | None,
-    fraction: float,
-    test_fraction: float = 0.0,
-) -> DataSize:
-    """Return the size of a file of one split, None where its numbers are not known.
-
-    ``fraction``: the share of training rows that is kept for validation; ``test_fraction``: that
-    for the test.
-    """
-    if split != "train":
-        test = None if prompts is None else (prompts,)
-        held = prompts if split == "validation" else 0
-        return DataSize(0, held, test if split == "test" else (), 0)
-    held = 0 if not fraction else None if prompts is None else _share(prompts, fraction)
-    if demonstrations is not None:
-        demonstrations -= int(demonstrations * fraction) + int(demonstrations * test_fraction)
-    if prompts is None:
-        return DataSize(None, held, None if test_fraction else (), demonstrations)
-    tested = _share(prompts, test_fraction)
-    train = prompts - (held or 0) - tested
-    return DataSize(train, held, (tested,) if test_fraction else (), demonstrations)
-
-
-def _share(rows: int, fraction: float) -> int:
-    """Return about how many of ``rows`` are held out: at least one, as ``data.split`` does."""
-    return min(rows, max(1, int(rows * fraction))) if fraction else 0
-
-
-def total_size(sizes: Iterable[DataSize]) -> DataSize:
-    """Return the sum of ``sizes``; what is unknown in one is unknown in it."""
-    all_of = list(sizes)
-    tests = [size.test for size in all_of]
-    return DataSize(
-        _total(size.train for size in all_of),
-        _total(size.validation for size in all_of),
-        None if None in tests else tuple(n for test in tests for n in test or ()),
-        _total(size.demonstrations for size in all_of),
-    )
-
-
-def _total(counts: Iterable[int | None]) -> int | None:
-    known = list(counts)
-    return None if None in known else sum(count or 0 for count in known)
-
-
-def _size_of(source: Source, fraction: float, tested: float) -> DataSize:
-    if isinstance(source, ArithmeticSource):
-        test = (source.test, source.test_steps)
-        return DataSize(source.train, source.validation, test, source.demonstrations)
-    if isinstance(source, EnvironmentSource):
-        sizes = source.train_size, source.validation_size, (source.test_size,)
-        return DataSize(*sizes, source.demonstrations)
-    if isinstance(source, ProgramsSource):
-        return DataSize(source.train, source.validation, (source.test,), source.demonstrations)
-    if isinstance(source, InstructionsSource):
-        return DataSize(source.train, source.validation, (source.test,), 0)
-    if isinstance(source, Gsm8kSource):
-        rows = {split: min(n, source.limit or n) for split, n in GSM8K_ROWS.items()}
-        solved = rows["train"] if source.demonstrations else 0
-        train = size_of_rows("train", rows["train"], solved, fraction, tested)
-        return total_size([train, size_of_rows("test", rows["test"], 0, fraction, tested)])
-    if isinstance(source, MathSource):
-        known = source.path is None and source.hub_name == MATH_HUB
-        splits = [source.split] if source.split else list(MATH_ROWS)
-        return total_size(
-            [_size_of_math(source, split, known, fraction, tested) for split in splits]
-        )
-    if isinstance(source, AimeSource):
-        rows = None if source.path else min(AIME_ROWS, source.limit or AIME_ROWS)
-        return size_of_rows(source.split, rows, 0, fraction, tested)
-    return size_of_rows(source.split, None, None, fraction, tested)
-
-
-def _size_of_math(
-    source: MathSource, split: str, known: bool, fraction: float, tested: float
-) -> DataSize:
-    rows = None
-    if known and not source.levels and not source.types:
-        rows = min(MATH_ROWS[split], source.limit or MATH_ROWS[split])
-    solved = rows if source.demonstrations and split == "train" else 0
-    return size_of_rows(split, rows, solved, fraction, tested)
 
 
 def rl_batch(recipe: Recipe) -> Batch:
@@ -356,3 +223,60 @@ def _batch(
         sequences_per_micro_batch=per_micro_batch,
         micro_batches=-(-per_rank // per_micro_batch),
     )
+
+
+def smaller_passes(recipe: Recipe) -> int | None:
+    """Return half of ``recipe``'s ``micro_batch_tokens``, None where the longest sequence, a row,
+    or the responses that are compared with each other do not fit into so few."""
+    half = recipe.hardware.learner.micro_batch_tokens // 2
+    try:
+        all_batches(with_micro_batch_tokens(recipe, half), None)
+    except UserError:
+        return None
+    return half
+
+
+def sampled_sequences(recipe: Recipe) -> int:
+    """Return the sequences of one generation round: all samples of its prompts, and one greedy
+    answer each where the estimator needs it."""
+    rollout, filtered = recipe.rl.rollout, recipe.rl.algorithm.dynamic_sampling
+    prompts = rollout.prompts * (1 if filtered is None else filtered.batch_factor)
+    return prompts * (rollout.samples + (1 if rollout.greedy_baseline else 0))
+
+
+def worker_counts(recipe: Recipe) -> dict[str, int]:
+    """Return the ranks of each model, engines excluded, as ``workers`` starts them."""
+    ranks, kl = recipe.hardware.learner.ranks, recipe.rl.algorithm.kl
+    counts = {
+        "policy": ranks,
+        "critic": ranks if recipe.rl.critic is not None else 0,
+        "reference": int(kl.uses_reference and kl.estimator != "full"),
+        "reward model": int(any(f.name == REWARD_MODEL for f in recipe.reward.functions)),
+    }
+    return {role: count for role, count in counts.items() if count}
+
+
+def ptx_sequences(recipe: Recipe) -> int:
+    """Return the demonstrations that PPO-ptx adds to one optimizer step, 0 without it."""
+    rl = recipe.rl
+    if rl.ptx is None:
+        return 0
+    trajectories = rl.rollout.prompts * rl.rollout.samples // rl.update.mini_batches
+    return round(rl.ptx.sequences_per_sample * trajectories)
+
+
+def evaluation_tokens(recipe: Recipe, data: DataSize) -> tuple[int, int]:
+    """Return the most tokens that evaluation samples: (per checkpoint, completions of them)."""
+    section = recipe.evaluate
+    prompts = sum(min(n, section.max_prompts or n) for n in data.test or ())
+    completions = prompts * (1 + (section.samples if section.samples > 1 else 0))
+    return completions * recipe.max_turns * section.max_new_tokens, completions
+
+
+def preference_tokens(recipe: Recipe) -> int:
+    """Return the most tokens that are sampled for preferences, 0 where they are of a file."""
+    source = None if recipe.reward_model is None else recipe.reward_model.preferences
+    if not isinstance(source, SampledPreferences):
+        return 0
+    responses = (source.prompts + source.validation_prompts) * source.max_responses
+    return responses * source.max_new_tokens
