@@ -41,7 +41,7 @@ CONFINED = {
     "mcp": ("rlcore/envs/mcp.py",),
     "duckdb": tuple(
         f"rlcore/results/{name}.py"
-        for name in ("conditions", "held", "index", "kept", "statement", "views")
+        for name in ("conditions", "held", "index", "kept", "queries", "views")
     ),
     "matplotlib": (
         *("flows/figure.py", "tasks/run_page/lineage_picture.py", "tasks/run_page/plots.py"),
