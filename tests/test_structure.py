@@ -42,7 +42,7 @@ CONFINED = {
     "mcp": ("rlcore/envs/mcp.py",),
     "duckdb": tuple(
         f"rlcore/results/{name}.py"
-        for name in ("conditions", "held", "index", "kept", "statement", "views")
+        for name in ("conditions", "held", "index", "kept", "queries", "views")
     ),
     "matplotlib": ("rlcore/report/draw.py", "rlcore/report/lineage_picture.py"),
     "transformers": (
