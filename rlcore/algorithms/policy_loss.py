@@ -142,20 +142,6 @@ def clipped_surrogate(
     return ClippedLoss(loss, clipped, clipped_dual, clipped & (advantages < 0))
 
 
-def _clip(
-    ratio: torch.Tensor,
-    logprobs: torch.Tensor,
-    advantages: torch.Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    clip_dual: float | None,
-) -> ClippedLoss:
-    return clipped_surrogate(
-        ratio, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual
-    )
-
-
 def cispo(
     ratio: torch.Tensor,
     logprobs: torch.Tensor,
@@ -190,7 +176,7 @@ def reinforce(
 
 
 LOSSES: dict[str, Callable[..., ClippedLoss]] = {
-    "clip": _clip,
+    "clip": lambda ratio, _, advantages, **clip: clipped_surrogate(ratio, advantages, **clip),
     "cispo": cispo,
     "reinforce": reinforce,
 }
