@@ -34,6 +34,7 @@ ENDS = (
     "answers end with every stop token, and verdicts read more forms of answers",
     "behind a number stands a unit or nothing, and an equation is paid for the value that it names",
     PLAIN,
+    "gsm8k in mode numeric reads the forms of numbers that math reads",
 )
 
 LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")
@@ -89,7 +90,7 @@ VERSIONS: Mapping[str, Versioned] = {
     ),
     "prepare_data": Versioned(SPLIT, ("tasks.prepare_data",), NOT_DATA),
     "sft": Versioned(EPOCHS, ("tasks.sft", *LEARNER), NOT_SFT),
-    "reward_model": Versioned(EPOCHS, ("tasks.reward_model", *SAMPLED)),
+    "reward_model": Versioned((*EPOCHS, ENDS[-1]), ("tasks.reward_model", *SAMPLED)),
     "rl": Versioned(ENDS, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),
     "evaluate": Versioned(ENDS, ("tasks.evaluate", *SAMPLED, *ENVIRONMENTS)),
     "export": Versioned((*FIRST, "files have the form of the base"), ("tasks.export",)),

@@ -211,7 +211,10 @@ def test_two_ranks_agree_on_rows_of_one_document(
         row_tokens=80,
     )
     group: LearnerPool = pair.build(ours)
-    assert gap(group.logprobs(batch).logprobs, logprobs_alone(tmp_path / "model", batch)) < 1e-4
+    assert (
+        gap(group.logprobs(batch).result().logprobs, logprobs_alone(tmp_path / "model", batch))
+        < 1e-4
+    )
     terms = [Term(batch, SftObjective())]
     expected, _ = reference_step(ours, terms, 0.1)
     group.step(terms, 0.1)
