@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
+from rlcore.cluster.shell import Shell
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Generation, Sampling, TurnRequest, WholeBatches
 from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
@@ -53,8 +54,8 @@ def pool_of(*engines: Any) -> EnginePool:
 class Remote(InProcessWorker):
     """A worker whose calls end when they are waited for; ``told``: starts and waits, in order."""
 
-    def __init__(self, name: str, target: str) -> None:
-        super().__init__(name, target)
+    def __init__(self, name: str, shell: Shell) -> None:
+        super().__init__(name, shell)
         self.told: list[str] = []
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> Any:
