@@ -5,7 +5,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
@@ -36,13 +36,15 @@ from rlcore.models.stops import (
 from rlcore.models.tokenizer import (
     EOS,
     PAD,
-    ChatTokenizer,
     eos_token_id,
     load_tokenizer,
     train_tokenizer,
 )
 from schemas.errors import UserError
 from schemas.model import ModelSection
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
 
 TEMPLATE_S = 20.0  # for a question of one line, which takes milliseconds
 TEMPLATE_BYTES = 1 << 30  # for that question, which takes kilobytes
@@ -205,7 +207,7 @@ def build_base_model(
     return target
 
 
-def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -> ChatTokenizer:
+def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -> "ChatTokenizer":
     """Return the tokenizer that the base model will have, without its weights.
 
     Its files go into the directory ``target``. ``texts``: what one from scratch is trained on.
@@ -242,7 +244,7 @@ def _record(directory: Path, stops: Stops, log: Callable[[str], None]) -> None:
         log(line)
 
 
-def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> ChatTokenizer:
+def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> "ChatTokenizer":
     shape = model.from_scratch
     assert shape is not None, "a model with a path has its tokenizer"
     tokenizer = train_tokenizer(_first(texts, TOKENIZER_TEXTS), shape.vocab_size)
@@ -252,7 +254,7 @@ def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> ChatTokeniz
     return tokenizer
 
 
-def _save_tokenizer(tokenizer: ChatTokenizer, target: Path) -> None:
+def _save_tokenizer(tokenizer: "ChatTokenizer", target: Path) -> None:
     """Save a trained tokenizer so that transformers 4 reads it, too: special tokens without a name
     under the key of that release, and nothing that only the saving one would know."""
     tokenizer.save_pretrained(target)

@@ -1,8 +1,10 @@
 """How many floating-point operations a training pass needs, from the model's shape."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedModel
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class TrainingCost:
         return 6.0 * self.parameters * tokens + 6.0 * self.attention_width * squared_lengths
 
 
-def training_cost(model: PreTrainedModel) -> TrainingCost:
+def training_cost(model: "PreTrainedModel") -> TrainingCost:
     """Return what a token costs ``model``, whose weights are whole (before ZeRO-3 splits them).
 
     Matrices count, vectors do not; an embedding counts where it is the output head too. Of a layer
@@ -45,6 +47,6 @@ def training_cost(model: PreTrainedModel) -> TrainingCost:
     return TrainingCost(int(parameters), layers * heads * size)
 
 
-def _is_head(model: PreTrainedModel, embedding: object) -> bool:
+def _is_head(model: "PreTrainedModel", embedding: object) -> bool:
     head = model.get_output_embeddings()
     return head is not None and getattr(head, "weight", None) is embedding

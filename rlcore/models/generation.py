@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
-
-from transformers import GenerationConfig
+from typing import TYPE_CHECKING, Any
 
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
 
 GENERATION = "generation_config.json"
 # Of sampling alone, with the values that change nothing.
@@ -34,6 +35,9 @@ def check_generation(directory: Path) -> None:
     with it the model: at the start of the first learner otherwise."""
     if not read_generation(directory):
         return
+    # The command line imports this module, and waits for transformers only where it is asked.
+    from transformers import GenerationConfig
+
     try:
         GenerationConfig.from_pretrained(directory)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -43,7 +47,7 @@ def check_generation(directory: Path) -> None:
         ) from error
 
 
-def settle_sampling(config: GenerationConfig) -> None:
+def settle_sampling(config: "GenerationConfig") -> None:
     """Let ``do_sample`` agree with the rest of ``config``: as transformers writes no other.
 
     Where it is left out beside a temperature, top_p or the like (Llama 2, Vicuna), sampling is what

@@ -11,13 +11,7 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import revert_weight_conversion
+from typing import TYPE_CHECKING, Any
 
 from rlcore.models.files import INDEX_FILE, read_config
 from rlcore.weights.digest import canonical_names
@@ -27,12 +21,20 @@ from schemas.errors import UserError
 # Masks that older code kept among the weights; transformers lists them for some classes only.
 CONSTANTS = re.compile(r"(attn|attention)\.(bias|masked_bias)$")
 
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
-def to_files(lm: PreTrainedModel, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+
+def to_files(
+    lm: "PreTrainedModel", state: "Mapping[str, torch.Tensor]"
+) -> "dict[str, torch.Tensor]":
     """Return ``state``, a canonical state in the names of ``lm`` in memory, in file names.
 
     It depends on the class alone, not on how the files were named that ``lm`` was loaded from.
     """
+    from transformers.core_model_loading import revert_weight_conversion
+
     loaded = lm.__dict__.pop("_weight_conversions", None)  # of the files it came from
     try:
         return revert_weight_conversion(lm, dict(state))
@@ -41,15 +43,19 @@ def to_files(lm: PreTrainedModel, state: Mapping[str, torch.Tensor]) -> dict[str
             lm._weight_conversions = loaded
 
 
-def file_state(lm: PreTrainedModel) -> dict[str, torch.Tensor]:
+def file_state(lm: "PreTrainedModel") -> "dict[str, torch.Tensor]":
     """Return the weights of ``lm`` as ``save_pretrained`` writes them: file names, shared ones
     once."""
     held = lm.state_dict()
     return to_files(lm, {name: held[name] for name in canonical_names(lm)})
 
 
-def from_files(lm: PreTrainedModel, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def from_files(
+    lm: "PreTrainedModel", state: "Mapping[str, torch.Tensor]"
+) -> "dict[str, torch.Tensor]":
     """Return ``state``, of file names, in the names of ``lm`` in memory."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+
     if not get_model_conversion_mapping(lm, add_legacy=False):
         return dict(state)
     loaded = type(lm).from_pretrained(
@@ -59,12 +65,15 @@ def from_files(lm: PreTrainedModel, state: Mapping[str, torch.Tensor]) -> dict[s
     return {name: held[name] for name in canonical_names(lm)}
 
 
-def empty_model(directory: Path) -> PreTrainedModel:
+def empty_model(directory: Path) -> "PreTrainedModel":
     """Return the causal language model of a directory's config.json, without memory for weights.
 
     Classes are transformers' own: no learner runs code of a model. Raises ``UserError`` naming the
     kind of model that the installed transformers has no causal language model for.
     """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         with torch.device("meta"):
@@ -79,7 +88,7 @@ def empty_model(directory: Path) -> PreTrainedModel:
         ) from error
 
 
-def file_shapes(lm: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+def file_shapes(lm: "PreTrainedModel") -> dict[str, tuple[int, ...]]:
     """Return file name -> shape of the weights of ``lm``, which may be an ``empty_model``."""
     return {name: tuple(tensor.shape) for name, tensor in file_state(lm).items()}
 
@@ -102,8 +111,10 @@ def has_file_names(directory: Path) -> bool:
 
 
 def _check_loading(
-    lm: PreTrainedModel, held: Mapping[str, tuple[int, ...]], directory: Path
+    lm: "PreTrainedModel", held: Mapping[str, tuple[int, ...]], directory: Path
 ) -> None:
+    import torch
+
     zero = torch.zeros(())  # seen in any shape it takes no memory
     state = {name: zero.expand(shape) for name, shape in held.items()}
     try:
@@ -146,6 +157,9 @@ def write_file_names(source: Path, target: Path) -> None:
 
     In the dtype of ``source``, as transformers reads it.
     """
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM
+
     lm = AutoModelForCausalLM.from_pretrained(source, dtype="auto", trust_remote_code=False)
     for file in [*target.glob("*.safetensors"), target / INDEX_FILE]:
         file.unlink(missing_ok=True)

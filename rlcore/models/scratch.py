@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
-from safetensors.torch import save_file
 
 from schemas.model import FromScratch
 
@@ -51,6 +49,10 @@ def write_scratch(
         (target / name).write_text(
             json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8"
         )
+    # The command line imports this module, and waits for torch only where a model is made.
+    import torch
+    from safetensors.torch import save_file
+
     weights = {
         name: torch.from_numpy(array).to(getattr(torch, dtype))
         for name, array in _weights(shape, vocab_size, pad, seed)

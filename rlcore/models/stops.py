@@ -8,14 +8,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from jinja2 import TemplateError
+from typing import TYPE_CHECKING, Any
 
 from rlcore.models.files import read_config
 from rlcore.models.generation import GENERATION, read_generation
-from rlcore.models.tokenizer import ChatTokenizer, eos_token_id, special_tokens
+from rlcore.models.tokenizer import eos_token_id, special_tokens
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
 
 PLACEHOLDER = "PLACEHOLDER"
 BY_TOKENIZER = "the tokenizer's eos_token"
@@ -71,7 +72,7 @@ class Stops:
 
 
 def stops_of(
-    directory: Path | None, tokenizer: ChatTokenizer, own: Sequence[str | int] = ()
+    directory: Path | None, tokenizer: "ChatTokenizer", own: Sequence[str | int] = ()
 ) -> Stops:
     """Return the stop tokens of the model of ``directory``; None: it has no files yet.
 
@@ -112,7 +113,7 @@ def record_stops(directory: Path, stops: Stops) -> None:
         (directory / GENERATION).write_text(text, encoding="utf-8")
 
 
-def closing_token(tokenizer: ChatTokenizer) -> str | None:
+def closing_token(tokenizer: "ChatTokenizer") -> str | None:
     """Return the text of the token with which the chat template closes an assistant turn; None
     where it writes none.
 
@@ -121,6 +122,8 @@ def closing_token(tokenizer: ChatTokenizer) -> str | None:
     does, what stands at the end of a chat. A template that refuses the chat cannot be asked, and
     EOS is taken.
     """
+    from jinja2 import TemplateError
+
     eos = str(tokenizer.eos_token)
     try:
         last = _behind_answer(tokenizer, OPENING)
@@ -142,13 +145,13 @@ def closing_token(tokenizer: ChatTokenizer) -> str | None:
     return None
 
 
-def closing_or_eos(tokenizer: ChatTokenizer) -> str:
+def closing_or_eos(tokenizer: "ChatTokenizer") -> str:
     """Return the text that ends a turn which is to be learnt or followed by another; EOS where the
     template writes none, which its callers then do not find."""
     return closing_token(tokenizer) or str(tokenizer.eos_token)
 
 
-def _behind_answer(tokenizer: ChatTokenizer, chat: Sequence[Mapping[str, str]]) -> str:
+def _behind_answer(tokenizer: "ChatTokenizer", chat: Sequence[Mapping[str, str]]) -> str:
     text = tokenizer.apply_chat_template([dict(one) for one in chat], tokenize=False)
     return str(text).partition(PLACEHOLDER)[2]
 
@@ -167,7 +170,7 @@ def _listed(directory: Path) -> tuple[list[tuple[int, str]], int | None]:
     return found, config.get("vocab_size")
 
 
-def _id_of(tokenizer: ChatTokenizer, text: str) -> int:
+def _id_of(tokenizer: "ChatTokenizer", text: str) -> int:
     found = tokenizer.convert_tokens_to_ids(text)
     assert isinstance(found, int), f"{text!r} is one token"
     return found
@@ -199,7 +202,7 @@ def check_id(token: int, path: str, size: int) -> None:
 
 
 def _own_token(
-    token: str | int, path: str, tokenizer: ChatTokenizer, vocab_size: int | None
+    token: str | int, path: str, tokenizer: "ChatTokenizer", vocab_size: int | None
 ) -> int:
     size = len(tokenizer) if vocab_size is None else min(vocab_size, len(tokenizer))
     if isinstance(token, int):

@@ -4,14 +4,12 @@ import json
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer, models, trainers
-from tokenizers.pre_tokenizers import ByteLevel
-from transformers import PreTrainedTokenizerBase as ChatTokenizer
-from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase as ChatTokenizer
 
 # Loaders use Qwen2Tokenizer for every Qwen2 model, and it makes "<|endoftext|>" special.
 PAD, EOS, SYSTEM, USER, ASSISTANT = (
@@ -30,7 +28,7 @@ MINIMAL_TEMPLATE = (
 )
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> ChatTokenizer:
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> "ChatTokenizer":
     """Return a byte-level BPE tokenizer of at most ``vocab_size`` entries, minimal chat template.
 
     Any text (NFC) is encoded and decoded without loss; each digit is a token. Equal texts give an
@@ -38,6 +36,10 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> ChatTokenizer:
     a Qwen2 directory whatever tokenizer.json says. Raises ``UserError`` when ``vocab_size`` is
     below 256 bytes + the special tokens.
     """
+    from tokenizers import Tokenizer, models, trainers
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import Qwen2Tokenizer
+
     least = 256 + len(SPECIAL_TOKENS)
     if vocab_size < least:
         raise UserError(
@@ -74,7 +76,7 @@ def load_tokenizer(
     name: str = "",
     trust_remote_code: bool = False,
     chat_template: str | None = None,
-) -> ChatTokenizer:
+) -> "ChatTokenizer":
     """Return the tokenizer of a model directory; ``name`` is its name in errors.
 
     ``chat_template``: replaces its own. Raises ``UserError`` when it cannot be loaded or has no EOS
@@ -100,7 +102,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def load_saved(directory: str, module: str, name: str) -> ChatTokenizer:
+def load_saved(directory: str, module: str, name: str) -> "ChatTokenizer":
     """Return a tokenizer that was saved, of the class ``name`` in ``module`` of transformers: to
     find that out by its files takes importing torch."""
     assert module.startswith("transformers."), "no code of others is run"
@@ -115,7 +117,9 @@ def has_chat_template(directory: Path, *, name: str) -> bool:
     return bool(read_tokenizer(directory, name).chat_template)
 
 
-def read_tokenizer(directory: Path, name: str, *, trust_remote_code: bool = False) -> ChatTokenizer:
+def read_tokenizer(
+    directory: Path, name: str, *, trust_remote_code: bool = False
+) -> "ChatTokenizer":
     """Return the tokenizer of ``directory``, whatever it lacks; ``name`` is its name in errors.
     Raises UserError where it cannot be loaded."""
     try:
@@ -131,9 +135,11 @@ def read_tokenizer(directory: Path, name: str, *, trust_remote_code: bool = Fals
         ) from error
 
 
-def tokenizer_file(tokenizer: ChatTokenizer) -> dict[str, Any] | None:
+def tokenizer_file(tokenizer: "ChatTokenizer") -> dict[str, Any] | None:
     """Return what a tokenizer.json of ``tokenizer`` holds; None where its text is not encoded by
     that alone, but by code of its own or with marks split into their characters."""
+    from transformers import PreTrainedTokenizerFast
+
     own = type(tokenizer)
     if not issubclass(own, PreTrainedTokenizerFast) or tokenizer.split_special_tokens:
         return None
@@ -145,7 +151,7 @@ def tokenizer_file(tokenizer: ChatTokenizer) -> dict[str, Any] | None:
     return json.loads(backend.to_str())
 
 
-def special_tokens(tokenizer: ChatTokenizer) -> list[str]:
+def special_tokens(tokenizer: "ChatTokenizer") -> list[str]:
     """Return every token that is read as one wherever its text stands, longest first: the named
     ones, and those that its files mark as special (Llama 3's turn marks have no name)."""
     marked = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]

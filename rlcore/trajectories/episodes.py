@@ -9,13 +9,12 @@ engine; streaming, each goes on as soon as its environment has answered.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlcore.data.turns import TurnEncoder
 from rlcore.engines.stop_strings import answer_text
 from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
-from rlcore.envs.pool import EnvironmentPool
 from rlcore.envs.streaming import AnswerStream
 from rlcore.envs.types import Answer, Call, Message
 from rlcore.seeds import stream_seed
@@ -24,6 +23,9 @@ from rlcore.weights.stamp import WeightStamp
 from schemas.environment import EnvironmentSection
 from schemas.outcomes import FinishReason, StopReason
 from schemas.recipe import Recipe
+
+if TYPE_CHECKING:  # the reward model's answers are sampled without environments
+    from rlcore.envs.pool import EnvironmentPool
 
 POLL_S = 0.002  # wait for the engines before the environments are looked at
 
@@ -232,7 +234,7 @@ class Episodes:
 
 
 def episodes_of(
-    recipe: Recipe, engines: Engines, environments: EnvironmentPool | None, tokenizer: Any
+    recipe: Recipe, engines: Engines, environments: "EnvironmentPool | None", tokenizer: Any
 ) -> Episodes | None:
     """Return how episodes of ``recipe`` are played; None where an episode is one turn.
 

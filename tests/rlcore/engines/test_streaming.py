@@ -223,5 +223,6 @@ def test_an_engine_without_proven_weights_streams_nothing(engine_of: EngineOf) -
     with synced.fault("dropped"), pytest.raises(WeightSyncError):
         synced.engine.load_weights(synced.publish(synced.model))
     stream = pool_of(InProcessWorker.of("engine", synced.engine), in_flight=4).streaming(SAMPLING)
+    stream.submit(turns("a/0"))
     with pytest.raises(WeightSyncError, match="holds no proven weights"):
-        stream.submit(turns("a/0"))
+        stream.finished(60.0)

@@ -16,7 +16,6 @@ from rlcore.learner.learner import Learner
 from rlcore.learner.model import load_model
 from rlcore.learner.packing_check import PackingCheck, settle_attention
 from rlcore.learner.passes import Passes
-from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.architectures import LISTED
 from rlcore.models.packing import Sequences
@@ -210,11 +209,8 @@ def test_two_ranks_agree_on_rows_of_one_document(
         micro_batch_tokens=160,
         row_tokens=80,
     )
-    group: LearnerPool = pair.build(ours)
-    assert (
-        gap(group.logprobs(batch).result().logprobs, logprobs_alone(tmp_path / "model", batch))
-        < 1e-4
-    )
+    group = pair.build(ours)
+    assert gap(group.logprobs(batch).logprobs, logprobs_alone(tmp_path / "model", batch)) < 1e-4
     terms = [Term(batch, SftObjective())]
     expected, _ = reference_step(ours, terms, 0.1)
     group.step(terms, 0.1)
