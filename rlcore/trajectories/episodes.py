@@ -9,7 +9,7 @@ engine; streaming, each goes on as soon as its environment has answered.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from rlcore.data.turns import TurnEncoder
 from rlcore.engines.stop_strings import answer_text
@@ -23,9 +23,6 @@ from rlcore.weights.stamp import WeightStamp
 from schemas.environment import EnvironmentSection
 from schemas.outcomes import FinishReason, StopReason
 from schemas.recipe import Recipe
-
-if TYPE_CHECKING:  # the reward model's answers are sampled without environments
-    from rlcore.envs.pool import EnvironmentPool
 
 POLL_S = 0.002  # wait for the engines before the environments are looked at
 
@@ -60,6 +57,11 @@ class Environments(Protocol):
     """What answers; ``envs.pool.EnvironmentPool`` is the one in use."""
 
     section: EnvironmentSection
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return the JSON schemas of what may be called."""
+        ...
 
     def answers(self, calls: Sequence[Call]) -> dict[str, Answer]:
         """Return the answer to each of ``calls``, by episode."""
@@ -234,7 +236,7 @@ class Episodes:
 
 
 def episodes_of(
-    recipe: Recipe, engines: Engines, environments: "EnvironmentPool | None", tokenizer: Any
+    recipe: Recipe, engines: Engines, environments: Environments | None, tokenizer: Any
 ) -> Episodes | None:
     """Return how episodes of ``recipe`` are played; None where an episode is one turn.
 
