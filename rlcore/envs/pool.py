@@ -26,9 +26,13 @@ class EnvironmentPool:
         self._timeout_s = timeout_s
         self._owners: dict[str, int] = {}
 
-    @cached_property
+    @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """JSON schemas of the tools; none in a game."""
+        return self._tools
+
+    @cached_property
+    def _tools(self) -> Sequence[Mapping[str, Any]]:
         return self._workers[0].start("describe").result(self._timeout_s).tools
 
     def answers(self, calls: Sequence[Call]) -> dict[str, Answer]:
