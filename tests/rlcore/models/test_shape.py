@@ -56,8 +56,12 @@ def test_a_missing_or_damaged_local_model_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["./nowhere", "/nowhere", "../x", "~/x", "a/b/c"])
-def test_a_path_is_not_taken_for_a_hub_name(path: str) -> None:
+def test_a_path_is_not_taken_for_a_hub_name(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Asked of the hub, a typo would cost seconds and end in 'unknown'."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(UserError, match=r"does not exist; give a Hugging Face model directory or"):
         find_shape(ModelSection(path=path))
 
