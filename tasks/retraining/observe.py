@@ -4,7 +4,7 @@ from uuid import UUID
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -50,9 +50,10 @@ def done_since(run_id: UUID) -> FlowRun | None:
         mine = client.read_flow_run(run_id)
         if mine.deployment_id is None or mine.expected_start_time is None:
             return None
-        completed = client.read_flow_runs(
-            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[mine.deployment_id])),
-            flow_run_filter=FlowRunFilter(
+        completed = _alike(
+            client,
+            mine,
+            FlowRunFilter(
                 state=FlowRunFilterState(
                     type=FlowRunFilterStateType(any_=[StateType.COMPLETED]),
                     name=FlowRunFilterStateName(not_any_=[SUPERSEDED]),
@@ -62,7 +63,7 @@ def done_since(run_id: UUID) -> FlowRun | None:
                 ),
             ),
         )
-    return next((run for run in completed if run.parameters == mine.parameters), None)
+    return next(iter(completed), None)
 
 
 def supersede(run_id: UUID) -> int:
@@ -73,16 +74,26 @@ def supersede(run_id: UUID) -> int:
         mine = client.read_flow_run(run_id)
         if mine.deployment_id is None or mine.start_time is None:
             return 0
-        waiting = client.read_flow_runs(
-            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[mine.deployment_id])),
-            flow_run_filter=FlowRunFilter(
+        late = _alike(
+            client,
+            mine,
+            FlowRunFilter(
                 state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
                 expected_start_time=FlowRunFilterExpectedStartTime(before_=mine.start_time),
             ),
         )
-        late = [run for run in waiting if run.parameters == mine.parameters]
         for run in late:
             client.set_flow_run_state(
                 run.id, Cancelled(name=SUPERSEDED, message=f"the run '{mine.name}' did its work")
             )
         return len(late)
+
+
+def _alike(client: SyncPrefectClient, mine: FlowRun, which: FlowRunFilter) -> list[FlowRun]:
+    """Return the runs of ``which`` that have this one's deployment and parameters."""
+    assert mine.deployment_id is not None
+    runs = client.read_flow_runs(
+        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[mine.deployment_id])),
+        flow_run_filter=which,
+    )
+    return [run for run in runs if run.parameters == mine.parameters]
