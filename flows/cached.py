@@ -1,21 +1,73 @@
 """What the store already holds of a recipe's run, and why the rest would run. Only reads."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import Any
 
-from rlcore.dry_run.states import Cause, InStore, StageState, State, What
 from rlcore.learner.checkpoints import KIND
+from rlcore.plan.states import Cause, InStore, StageState, State, What
+from rlcore.recipes.text import leaves
 from rlcore.store.checks import DamagedArtifact
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.versions import VERSION, why
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError
 from schemas.names import BASE_MODEL
 from schemas.recipe import Recipe
 from schemas.stages import Stage, stage_parents
-from tasks.runtime.causes import causes
 from tasks.runtime.declared import Declared, declared
 from tasks.runtime.drift import HalfDone, continued_key
-from tasks.runtime.keys import StageKeys, generation_key, generations
+from tasks.runtime.keys import MADE_OF, KeyParts, StageKeys, generation_key, generations
 from tasks.runtime.longer import earlier_run
+
+ABSENT = object()
+
+
+def causes(parts: KeyParts, earlier: Iterable[Manifest], roles: Iterable[str]) -> tuple[Cause, ...]:
+    """Return what differs between ``parts`` and the nearest of the results ``earlier``: that with
+    the fewest differences, of equals the newest.
+
+    ``parts.parents`` lacks parents that are not made yet; they count for nothing. ``roles``: of all
+    parents. Nothing where a result was made of the same.
+    """
+    known, unrecorded = [], False
+    for manifest in earlier:
+        made_of = KeyParts.from_json(manifest.metadata.get(MADE_OF))
+        if made_of is None:
+            unrecorded |= set(roles) <= set(manifest.parents)
+        elif made_of.stage == parts.stage:
+            known.append((_differences(made_of, parts), manifest.created_at))
+    if not known:
+        return (Cause(What.UNRECORDED if unrecorded else What.NEW),)
+    least = min(len(found) for found, _ in known)
+    return max((entry for entry in known if len(entry[0]) == least), key=lambda one: one[1])[0]
+
+
+def _differences(before: KeyParts, after: KeyParts) -> tuple[Cause, ...]:
+    parents = {role: digest for role, digest in before.parents.items() if role in after.parents}
+    found = [
+        *_changed(What.RECIPE, dict(leaves(before.recipe)), dict(leaves(after.recipe))),
+        *_changed(What.INPUT, before.inputs, after.inputs),
+        *map(partial(_of_version, after.stage), _changed(What.CODE, before.code, after.code)),
+        *_changed(What.PARENT, parents, after.parents),
+    ]
+    return tuple(found)
+
+
+def _of_version(stage: str, cause: Cause) -> Cause:
+    if cause.name != VERSION:
+        return cause
+    return Cause(What.VERSION, why(stage, cause.before, cause.after), cause.before, cause.after)
+
+
+def _changed(what: What, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Cause]:
+    names = [*after, *(name for name in before if name not in after)]
+    return [
+        Cause(what, name, before.get(name), after.get(name))
+        for name in names
+        if before.get(name, ABSENT) != after.get(name, ABSENT)
+    ]
+
 
 PENDING = "pending"  # kind of a ref whose content is not known before its stage, the key, has run
 NEW = Cause(What.NEW)

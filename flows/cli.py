@@ -33,9 +33,8 @@ from flows.commands.worker import add_worker
 from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
 from flows.study import add_study
-from rlcore.cluster.surroundings import settle
-from rlcore.redaction import harmless
-from rlcore.telemetry import switch_off
+from rlcore.cluster.surroundings import settle, switch_off
+from rlcore.recipes.redaction import harmless
 from schemas.errors import UserError
 
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
@@ -91,7 +90,7 @@ def _code(error: UserError) -> int:
 
 
 def _from_verl(options: argparse.Namespace) -> int:
-    from rlcore.from_verl.translate import render, translate
+    from rlcore.verl.translate import render, translate
 
     source = Path(options.command_or_file)
     is_file = len(options.command_or_file) < 4096 and source.is_file()

@@ -21,7 +21,7 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 def recipes(prefix: str, **_: Any) -> list[str]:
     """Return the names of the recipes, and the paths of YAML files that begin with ``prefix``."""
-    from rlcore.recipes import recipe_names
+    from rlcore.recipes.load import recipe_names
 
     return [*recipe_names(RECIPES), *FilesCompleter((".yaml", ".yml"))(prefix)]
 
@@ -61,7 +61,7 @@ def runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 def recipe_keys() -> list[str]:
     """Return the dotted path of every key that a recipe may set, but for those below a name of the
     user's; 0 stands for an index."""
-    from rlcore import recipe_keys as known
+    from rlcore.recipes import errors as known
 
     paths = (path for paths in known.recipe_keys().values() for path in paths)
     return [path for path in paths if known.NAMED not in path.split(".")]

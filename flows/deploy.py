@@ -40,7 +40,7 @@ from flows.flow_runs import CATCH_UP, POOL
 from flows.places import AUTOMATIONS, RECIPES, ROOT
 from flows.retrain import retrain
 from flows.rl_pipeline import rl_pipeline
-from rlcore.recipes import load_recipe, read_tree, recipe_names
+from rlcore.recipes.load import load_recipe, read_tree, recipe_names
 from schemas.errors import UserError
 from schemas.retrain import RetrainSection
 from tasks.runtime.crashes import in_states

@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from prefect import flow
 
-from flows.flow_run_names import evolve_name
+from flows.form import evolve_name
 from flows.places import RECIPES
-from rlcore.redaction import redacting
+from rlcore.recipes.redaction import redacting
 from tasks.evolve import (
     evolve_round,
     evolve_scores,

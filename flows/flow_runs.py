@@ -22,7 +22,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.states import Cancelled, Cancelling
 
-from rlcore.cluster.os_processes import is_alive
+from rlcore.cluster.watch import is_alive
 from rlcore.results.folders import ID_DIGITS, LATEST, run_directory
 from schemas.errors import UserError, did_you_mean
 from tasks.runtime.crashes import OPEN_STATES, close_run, in_states
@@ -94,7 +94,7 @@ def read(run_id: UUID) -> FlowRun:
 
 def cancel(run_id: UUID) -> None:
     """Ask for the end of a run: of its worker, or of the process that it runs in
-    (``flows.cancelling``). One that has not begun is cancelled at once."""
+    (``flows.inline``). One that has not begun is cancelled at once."""
     with _client() as client:
         client.set_flow_run_state(run_id, Cancelling(message="asked for by rl-pipeline stop"))
 
@@ -171,7 +171,7 @@ def close_orphans(message: str) -> int:
 
 def executing(run: FlowRun) -> int | None:
     """Return the pid of the process on this machine that executes a run, if it is alive: one that a
-    worker started, or the terminal's of a run without a deployment (``flows.cancelling``)."""
+    worker started, or the terminal's of a run without a deployment (``flows.inline``)."""
     if not (run.infrastructure_pid or "").isdecimal():
         return None
     try:

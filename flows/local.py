@@ -23,10 +23,9 @@ from urllib.error import HTTPError, URLError
 
 from flows import services
 from flows.places import RECIPES, REPORTS, ROOT
-from rlcore.cluster.surroundings import settle
-from rlcore.preflight.start import check_start
-from rlcore.recipes import load_recipe, recipe_names
-from rlcore.telemetry import OFF
+from rlcore.cluster.surroundings import OFF, settle
+from rlcore.plan.start import check_start
+from rlcore.recipes.load import load_recipe, recipe_names
 from schemas.errors import UserError
 
 HOME = ROOT / ".prefect"

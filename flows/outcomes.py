@@ -1,12 +1,84 @@
-"""What the runs of a study came to, and what is demanded of it."""
+"""What a study sweeps (``-o key=a,b``), what its runs came to, what is demanded, and its page."""
 
+import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rlcore.recipes.load import parse_override
+from schemas.errors import UserError
 
 if TYPE_CHECKING:
     import polars as pl
+
+
+_CLOSES = {"[": "]", "{": "}", '"': '"', "'": "'"}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One combination. ``values``: the swept keys as ``key=value``, "" where nothing is swept."""
+
+    overrides: dict[str, Any]
+    values: str = ""
+
+
+def variants(texts: Sequence[str]) -> list[Variant]:
+    """Return every combination of the values in ``texts``, each ``key=value[,value...]``; the last
+    key varies fastest.
+
+    A comma within brackets or quotes parts nothing, so a list is one value, and lists are swept as
+    ``[1],[1,2]``. Raises UserError where a key is given twice with values to sweep, or a value is
+    empty or not YAML.
+    """
+    keys: dict[str, list[tuple[str, Any]]] = {}
+    for text in texts:
+        path, separator, given = text.partition("=")
+        parts = list(_parts(given))
+        if not separator:
+            parse_override(text)  # says what is missing
+        if len(parts) > 1 and not all(part.strip() for part in parts):
+            raise UserError(f"-o {text}: a value between the commas is empty; leave it out")
+        found = [(part.strip(), parse_override(f"{path}={part}")) for part in parts]
+        name = found[0][1][0]
+        if name in keys and max(len(found), len(keys[name])) > 1:
+            raise UserError(f"-o {text}: {name} is given twice; write its values once: {name}=a,b")
+        values = {shown: value for shown, (_, value) in found}
+        if len(values) < len(found):
+            raise UserError(f"-o {text}: a value is there twice; leave one out")
+        keys[name] = list(values.items())
+    swept = [name for name, values in keys.items() if len(values) > 1]
+    return [
+        Variant(
+            {name: value for name, (_, value) in zip(keys, chosen, strict=True)},
+            ", ".join(
+                f"{name}={shown}"
+                for name, (shown, _) in zip(keys, chosen, strict=True)
+                if name in swept
+            ),
+        )
+        for chosen in product(*keys.values())
+    ]
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Yield ``text`` cut at the commas outside brackets and quotes."""
+    open_, start = [], 0
+    for place, character in enumerate(text):
+        if open_ and character == open_[-1]:
+            open_.pop()
+        elif open_ and open_[-1] in "\"'":
+            continue
+        elif character in _CLOSES:
+            open_.append(_CLOSES[character])
+        elif character == "," and not open_:
+            yield text[start:place]
+            start = place + 1
+    yield text[start:]
+
 
 COLUMNS = ("recipe", "values", "seed", "before", "rl", "rise", "iterations", "seconds")
 NO_ROOM = 0.99  # held-out accuracy above which no rise is required
@@ -107,3 +179,64 @@ def averages(outcomes: Sequence[Outcome]) -> list[Average]:
         )
         for recipe, runs in by_recipe.items()
     ]
+
+
+_HEAD = """# Results
+
+Written by `rl-pipeline study --results`; each figure is read from what its runs recorded.
+"Before" and RL are the shares of held-out prompts answered correctly{sampled} by the model that RL
+started from (SFT's, or the base model where there is no SFT) and by RL's; the deviation is the
+sample standard deviation of RL over the seeds.
+"""
+
+
+def write_results(outcomes: Sequence[Outcome], path: Path, *, sampled: bool) -> None:
+    """Write a row per recipe and swept values, then a row per run, whole or not at all."""
+    partial = path.with_name(f".{path.name}")
+    partial.write_text(render(outcomes, sampled=sampled), encoding="utf-8")
+    os.replace(partial, path)
+
+
+def render(outcomes: Sequence[Outcome], *, sampled: bool) -> str:
+    """Return the page."""
+    means = [
+        (
+            average.recipe,
+            str(average.seeds),
+            f"{average.before:.3f}",
+            f"{average.rl:.3f}",
+            f"{average.deviation:.3f}" if average.seeds > 1 else "one seed",
+            f"{average.rl - average.before:+.3f}",
+            _joined(o.machine for o in outcomes if o.name == average.recipe),
+            _joined(o.commit for o in outcomes if o.name == average.recipe),
+        )
+        for average in averages(outcomes)
+    ]
+    runs = [
+        (
+            *(o.name, str(o.seed), f"{o.before:.3f}", f"{o.rl:.3f}", str(o.iterations)),
+            *(f"{o.seconds:.0f}", o.machine, o.commit),
+        )
+        for o in outcomes
+    ]
+    parts = [
+        _HEAD.format(sampled=" when sampled" if sampled else " by greedy answers"),
+        "## Over the seeds\n",
+        _table(
+            ("recipe", "seeds", "before", "RL", "deviation", "rise", "hardware", "commit"), means
+        ),
+        "\n## Runs\n",
+        _table(
+            ("recipe", "seed", "before", "RL", "iterations", "RL, s", "hardware", "commit"), runs
+        ),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _joined(values: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(values))
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *([c.replace("|", r"\|") for c in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

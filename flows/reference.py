@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from flows.places import ROOT
-from rlcore.recipe_keys import NAMED
+from rlcore.recipes.errors import NAMED
 from rlcore.results.queries import describe
 from rlcore.rewards.registry import BUILTIN
 from schemas.algorithm import ADVANTAGES, KL, POLICY_LOSSES

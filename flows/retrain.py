@@ -10,13 +10,13 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from flows.flow_run_names import retrain_name
+from flows.form import retrain_name
 from flows.places import RECIPES
 from flows.rl_pipeline import rl_pipeline
 from rlcore.evaluation.promotion import Verdict
 from rlcore.models.files import model_directory
-from rlcore.recipes import load_recipe, recipe_digest
-from rlcore.redaction import redacting
+from rlcore.recipes.load import load_recipe, recipe_digest
+from rlcore.recipes.redaction import redacting
 from rlcore.results.folders import run_directory
 from rlcore.results.run import Run
 from rlcore.retraining.champions import Champion, ChampionMoved, champion, verified_export
@@ -26,11 +26,11 @@ from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.retraining.events import FAILED, HELD, PROMOTED, tell
 from tasks.retraining.gate import gate
 from tasks.retraining.observe import SUPERSEDED, done_since, observe, supersede
 from tasks.retraining.promote import promote, push
-from tasks.run_page.view import show_ends_below
+from tasks.run_page.page import show_ends_below
+from tasks.runtime.alerts import FAILED, HELD, PROMOTED, tell
 from tasks.runtime.crashes import close_children
 from tasks.runtime.process import prepare_process
 

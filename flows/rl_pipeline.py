@@ -6,8 +6,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.flow_run_names import pipeline_name
-from flows.form import with_fields
+from flows.form import pipeline_name, with_fields
 from flows.places import RECIPES
 from flows.rl_loop import rl
 from schemas.artifacts import ArtifactRef
@@ -19,8 +18,8 @@ from tasks.export import export
 from tasks.prepare_data import check_rewards, prepare_data
 from tasks.retraining.gate import check_gate
 from tasks.reward_model import reward_model
+from tasks.run_page.page import show_end
 from tasks.run_page.summary import write_summary
-from tasks.run_page.view import show_end
 from tasks.runtime.alerts import alert_end
 from tasks.runtime.caching import CachedStage
 from tasks.runtime.crashes import close_children

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from rlcore.redaction import secrets_of
+from rlcore.recipes.redaction import secrets_of
 from schemas.errors import UserError
 
 HOST = "127.0.0.1"

@@ -13,11 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from flows.outcomes import COLUMNS, NO_ROOM, Outcome, averages, shortfalls
+from flows.outcomes import (
+    COLUMNS,
+    NO_ROOM,
+    Outcome,
+    Variant,
+    averages,
+    shortfalls,
+    variants,
+    write_results,
+)
 from flows.output import add_format, print_rows, progress_on_stderr
 from flows.places import RECIPES, ROOT
-from flows.results_page import write_results
-from flows.sweep import Variant, variants
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,8 +95,8 @@ def study(options: argparse.Namespace) -> int:
 
     Raises UserError, before anything is trained, for a recipe that cannot be studied or started.
     """
-    from rlcore.preflight.start import check_start
-    from rlcore.recipes import load_recipe
+    from rlcore.plan.start import check_start
+    from rlcore.recipes.load import load_recipe
 
     swept = variants(options.override)
     given = [
@@ -235,7 +242,7 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
     import polars as pl
 
     from rlcore.diagnostics.measures import learns_from_a_model
-    from rlcore.recipes import load_recipe
+    from rlcore.recipes.load import load_recipe
     from rlcore.results.metrics import stage_metrics
     from rlcore.results.provenance import trained_on, trained_with
     from rlcore.results.summary import proxy_and_truth
@@ -305,8 +312,7 @@ def draw(outcomes: Sequence[Outcome], path: Path, *, sampled: bool = False) -> N
 def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> "list[Panel]":
     """Return a panel per recipe with a line per seed over the iterations, and two more where a
     reward model is maximised."""
-    from rlcore.report.curves import proxy_panels
-    from rlcore.report.draw import Line, Panel
+    from rlcore.report.draw import Line, Panel, proxy_panels
 
     accuracy, proxies = [], []
     for average in averages(outcomes):

@@ -11,8 +11,8 @@ from typing import Any
 import pandera.polars as pa
 import polars as pl
 
-from schemas.chats import MESSAGES
 from schemas.outcomes import FinishReason, Outcome
+from schemas.table_list import MESSAGES
 
 OUTCOMES = [outcome.value for outcome in Outcome]
 FINISH_REASONS = [reason.value for reason in FinishReason]

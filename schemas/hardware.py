@@ -12,7 +12,7 @@ from schemas.section import Section, rule
 
 ENGINES = ("vllm", "transformers")
 AUTO = "auto"
-# Where ``auto`` takes vLLM on CPU (rlcore/engines/choice.py; measured figures in docs/engines.md).
+# Where ``auto`` takes vLLM on CPU (rlcore/engines/registry.py; figures in docs/engines.md).
 SMALL_PARAMETERS = 3_000_000
 
 

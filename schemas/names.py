@@ -1,8 +1,10 @@
-"""Names that several sections and processes agree on. Imports nothing of ours."""
+"""Names and limits that several sections and processes agree on. Imports nothing of ours."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
 ENVIRONMENT = "environment"  # the environment's own rewards among ``reward.functions``
@@ -41,3 +43,13 @@ def term_name(name: str, options: Mapping[str, Any]) -> str:
     """Return the name of a term of the reward in parts and metrics: that of its function, and of
     its judge where it asks one; a file's wherever it lies."""
     return f"{name}/{options.get('judge')}" if name == JUDGE else portable_name(name)
+
+
+MIN_TEMPERATURE = 0.01  # vLLM silently raises lower temperatures to this
+MAX_TEMPERATURE = 2.0  # the limit of vLLM
+NO_TOP_K = -1
+
+# Texts that end an answer; they may begin and end inside a token.
+StopTexts = tuple[Annotated[str, Field(min_length=1)], ...]
+# Of a setting that samples; greedy decoding, temperature 0, is no setting of a recipe.
+Temperature = Annotated[float, Field(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)]

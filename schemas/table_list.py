@@ -1,5 +1,11 @@
-"""What is known of each table, and SQL view, without the contracts in ``schemas/tables.py``, whose
-import takes seconds: what it holds, and the version of a table's schema."""
+"""What is known of each table, and SQL view, without the contracts in ``schemas/tables.py``,
+whose import takes seconds: what it holds, and the version of a table's schema."""
+
+import polars as pl
+
+MESSAGE = pl.Struct({"role": pl.String, "content": pl.String})
+MESSAGES = pl.List(MESSAGE)
+
 
 TABLES: dict[str, str] = {
     "prompts": "prompts to learn or be evaluated on; written by prepare_data",

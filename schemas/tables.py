@@ -31,15 +31,7 @@ from schemas.contract import (
 )
 from schemas.evolve_tables import EVOLVE_ANSWERS, EVOLVE_SCORES, EVOLVE_VERDICTS
 from schemas.outcomes import LEVELS, StopReason
-from schemas.records import (
-    CHAMPIONS,
-    DECISIONS,
-    INPUTS,
-    ITERATIONS,
-    RESTARTS,
-    RUN_STAGES,
-    WEIGHTS,
-)
+from schemas.records import CHAMPIONS, DECISIONS, INPUTS, ITERATIONS, RESTARTS, RUN_STAGES, WEIGHTS
 
 SPLITS = ["train", "validation", "test"]
 TRAINED = SPLITS[:2]

@@ -4,8 +4,8 @@ from typing import Any
 
 from prefect.logging import get_run_logger
 
-from rlcore.data.inputs import model_digests
 from rlcore.data.read import training_texts
+from rlcore.data.sources import model_digests
 from rlcore.models.base import build_base_model, copy_base_model
 from rlcore.models.files import MODEL_FOLDER, hub_commit, locate_model
 from schemas.artifacts import ArtifactRef

@@ -5,20 +5,20 @@ from time import perf_counter
 import polars as pl
 from prefect.logging import get_run_logger
 
-from rlcore.cluster.activity import activity
-from rlcore.engines.loading import load_model_directory
+from rlcore.cluster.progress import activity
+from rlcore.engines.pool import load_model_directory
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.evaluation.evaluate import section_of
 from rlcore.models.files import model_directory
 from rlcore.models.stops import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.provenance import ENGINE
-from rlcore.trajectories.episodes import episodes_of
+from rlcore.rollout.episodes import episodes_of
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.stages import Stage
 from tasks.runtime.caching import StageRun, cached_stage
-from tasks.runtime.sampling import sampling
+from tasks.runtime.stage_run import sampling
 
 
 @cached_stage(Stage.EVALUATE)

@@ -9,30 +9,24 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.cluster.activity import activity
-from rlcore.data.inputs import data_digests, model_digests
+from rlcore.cluster.progress import activity
 from rlcore.data.prepare import prepare
-from rlcore.engines.loading import load_model_directory
-from rlcore.envs.names import environment_names
+from rlcore.data.sources import data_digests, model_digests
+from rlcore.engines.pool import load_model_directory
+from rlcore.envs.registry import environment_names
 from rlcore.evaluation.evaluate import evaluate
 from rlcore.models.base import check_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_directory
 from rlcore.models.stops import Stops
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.recipes import recipe_digest, sampling_code
-from rlcore.results.provenance import (
-    CODE,
-    RECIPE,
-    record_code,
-    record_inputs,
-    record_recipe,
-)
-from rlcore.rewards.coverage import check_covered
+from rlcore.recipes.load import recipe_digest, sampling_code
+from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
 from rlcore.rewards.registry import code_digests
+from rlcore.rewards.truths import check_covered
+from rlcore.rl.workers import Workers
+from rlcore.rollout.episodes import episodes_of
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.versions import code_digest, modified_sentences
-from rlcore.trajectories.episodes import episodes_of
-from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.names import BASE_MODEL, REWARD_MODEL

@@ -13,23 +13,23 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from rlcore.cluster.activity import activity
-from rlcore.data.inputs import data_digests, model_digests
-from rlcore.envs.names import environment_names
-from rlcore.evolve.evolution import Evolution
+from rlcore.cluster.progress import activity
+from rlcore.data.sources import data_digests, model_digests
+from rlcore.envs.registry import environment_names
 from rlcore.evolve.prompts import with_templates
+from rlcore.evolve.rounds import Evolution
 from rlcore.evolve.scores import figures, score_answers
 from rlcore.evolve.session import Session, with_turns
 from rlcore.models.base import check_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model
-from rlcore.preflight.start import check_evolve
-from rlcore.recipes import load_recipe, recipe_digest, sampling_code
-from rlcore.redaction import redacting
-from rlcore.report.markdown import code as as_code
-from rlcore.report.markdown import plain
+from rlcore.plan.start import check_evolve
+from rlcore.recipes.load import load_recipe, recipe_digest, sampling_code
+from rlcore.recipes.redaction import redacting
+from rlcore.report.text import code as as_code
+from rlcore.report.text import plain
 from rlcore.results.folders import RUNS
-from rlcore.results.model import model_path
 from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
+from rlcore.results.subject import model_path
 from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.versions import code_digest, modified_sentences

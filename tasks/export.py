@@ -2,8 +2,8 @@
 
 from prefect.logging import get_run_logger
 
-from rlcore.export.export import export_model
-from rlcore.export.facts import gather_card
+from rlcore.evaluation.card_facts import gather_card
+from rlcore.evaluation.export import export_model
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from schemas.artifacts import ArtifactRef
 from schemas.stages import Stage

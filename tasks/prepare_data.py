@@ -3,12 +3,12 @@
 import polars as pl
 from prefect.logging import get_run_logger
 
-from rlcore.data.inputs import check_unchanged
 from rlcore.data.prepare import prepare_files
+from rlcore.data.sources import check_unchanged
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.preflight.rehearsal import at_hand, check_dataset
-from rlcore.rewards.coverage import check_covered
+from rlcore.plan.rehearsal import at_hand, check_dataset
+from rlcore.rewards.truths import check_covered
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
 from schemas.stages import Stage

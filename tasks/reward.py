@@ -3,7 +3,7 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from rlcore.redaction import redacting
+from rlcore.recipes.redaction import redacting
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from schemas.artifacts import ArtifactRef

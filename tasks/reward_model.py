@@ -7,18 +7,27 @@ from pathlib import Path
 import polars as pl
 from prefect.logging import get_run_logger
 
-from rlcore.engines.loading import load_model_directory
+from rlcore.engines.pool import load_model_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.stops import stops_of
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.reward_model.evaluation import evaluate_scores, last_token_scores
-from rlcore.reward_model.files import read_preferences
-from rlcore.reward_model.preferences import check_pairs, encode, fit, preference_sequences
-from rlcore.reward_model.sampled import sample_preferences
-from rlcore.reward_model.training import PreferenceBatches
-from rlcore.reward_model.zero import shift_bias, zero_sequences
 from rlcore.supervised.loop import Training
+from rlcore.supervised.preference_files import read_preferences
+from rlcore.supervised.preferences import (
+    check_pairs,
+    encode,
+    fit,
+    preference_sequences,
+    sample_preferences,
+)
+from rlcore.supervised.reward_model import (
+    PreferenceBatches,
+    evaluate_scores,
+    last_token_scores,
+    shift_bias,
+    zero_sequences,
+)
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
@@ -31,7 +40,7 @@ from schemas.reward_model import (
 from schemas.stages import Stage
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage
-from tasks.runtime.sampling import sampling
+from tasks.runtime.stage_run import sampling
 
 PREFERENCES = "preferences"
 

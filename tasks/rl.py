@@ -11,15 +11,15 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rl.phases import Phases
 from rlcore.rl.prompts import PromptRows
 from rlcore.rl.ptx import ptx_of
-from rlcore.rl.sampled_by import forked_engine, recorded_engine
+from rlcore.rl.records import forked_engine, recorded_engine
+from rlcore.rl.roles import start_workers
 from rlcore.rl.state import LoopState
-from rlcore.rl.workers import start_workers
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from schemas.stages import Stage
 from tasks.run_page.report import IterationReport
 from tasks.runtime.caching import CachedStage, StageRun, cached_stage
-from tasks.runtime.sampling import sampling
+from tasks.runtime.stage_run import sampling
 
 
 def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStage:

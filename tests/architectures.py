@@ -24,10 +24,14 @@ import numpy as np
 from flows.places import ROOT
 from rlcore.engines.types import EngineSpec
 from rlcore.engines.vllm_engine import engine_env
-from rlcore.models.architectures import LISTED
-from rlcore.weights.digest import combined_digest, digests_and_sums
-from rlcore.weights.files import checkpoint_shapes, exchange_file, read_checkpoint, write_state
-from rlcore.weights.stamp import WeightStamp, WeightUpdate
+from rlcore.learner.packing_check import LISTED
+from rlcore.models.weight_digest import WeightStamp, WeightUpdate, combined_digest, digests_and_sums
+from rlcore.models.weight_files import (
+    checkpoint_shapes,
+    exchange_file,
+    read_checkpoint,
+    write_state,
+)
 from tests.flows.small_run import INLINE, SMALL, run_recipe, summary_of
 from tests.rlcore.engines.conftest import EngineProcess
 
@@ -139,7 +143,7 @@ def write_model(directory: Path, architecture: str) -> int:
 
     from rlcore.data.read import training_texts
     from rlcore.models.tokenizer import EOS, PAD, train_tokenizer
-    from rlcore.recipes import load_recipe
+    from rlcore.recipes.load import load_recipe
 
     recipe = load_recipe("quickstart", directory=ROOT / "flows" / "recipes")
     texts = training_texts(recipe.data, 0, None)

@@ -7,7 +7,7 @@ import pytest
 
 from flows.cli import main
 from flows.places import ROOT
-from rlcore.models.architectures import LISTED
+from rlcore.learner.packing_check import LISTED
 from tests.architectures import HYBRIDS, overrides, try_all, write_model
 
 

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from rlcore.algorithms import advantages, kl, policy_loss
+from rlcore.algorithms import advantages, kl, losses
 from rlcore.engines.registry import ENGINES
 from schemas import hardware
 from schemas.algorithm import ADVANTAGES, KL, POLICY_LOSSES
@@ -14,7 +14,7 @@ from schemas.algorithm import ADVANTAGES, KL, POLICY_LOSSES
     ("named", "known"),
     [
         (ADVANTAGES, advantages.ESTIMATORS),
-        (POLICY_LOSSES, policy_loss.LOSSES),
+        (POLICY_LOSSES, losses.LOSSES),
         (get_args(KL.model_fields["estimator"].annotation), {*kl.ESTIMATORS, "full"}),
         (hardware.ENGINES, ENGINES),
     ],

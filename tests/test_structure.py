@@ -24,7 +24,7 @@ ROOT_ENTRIES = {
     *("pyproject.toml", "README.md", "Makefile", "flows", "tasks", "rlcore", "schemas"),
     *("tests", "infra", "docs", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
 }
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 LONG_CLASS_LINES = 200
 ONE_SCREEN_LINES = {"flows/rl_pipeline.py": 120, "flows/rl_loop.py": 200}
@@ -38,22 +38,20 @@ CONFINED = {
     "ray": ("rlcore/cluster/ray_cluster.py",),
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
-    "openai": ("rlcore/judges/client.py",),
+    "openai": ("rlcore/rewards/judges/client.py",),
     "mcp": ("rlcore/envs/mcp.py",),
     "duckdb": tuple(
-        f"rlcore/results/{name}.py"
-        for name in ("conditions", "held", "index", "kept", "queries", "views")
+        f"rlcore/results/{name}.py" for name in ("conditions", "held", "index", "queries", "views")
     ),
-    "matplotlib": ("rlcore/report/draw.py", "rlcore/report/lineage_picture.py"),
+    "matplotlib": ("rlcore/report/draw.py", "rlcore/report/write.py"),
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",
         "rlcore/engines/gpu/",
-        "rlcore/engines/decoding_check.py",
         "rlcore/engines/row_decoder.py",
         "rlcore/engines/shared_prompts.py",
         "rlcore/engines/transformers_engine.py",
-        "rlcore/export/publish.py",
+        "rlcore/evaluation/publish.py",
     ),
 }
 DRAWERS = {"utils", "helpers", "common", "misc"}
@@ -189,12 +187,18 @@ def test_no_file_is_a_drawer() -> None:
 
 
 def test_every_module_has_a_test_file_of_its_name() -> None:
-    """Who changes a module finds its tests by its name, and sees when there are none."""
+    """Who changes a module finds its tests by its name, and sees when there are none. Those of a
+    part of it have the part's name behind: tests/<path>/test_<module>_<part>.py."""
     modules = {name for name in OURS if not name.endswith("__init__.py")}
+    tests = [name.removesuffix(".py") for name in TRACKED if name.startswith("tests/")]
     bare = {
         name
         for name in modules
-        if f"tests/{Path(name).parent}/test_{Path(name).name}" not in TRACKED
+        if not any(
+            test == mirror or test.startswith(f"{mirror}_")
+            for mirror in [f"tests/{Path(name).parent}/test_{Path(name).stem}"]
+            for test in tests
+        )
     }
     excused = {name for names in UNMIRRORED.values() for name in names}
     missing = sorted(bare - excused)

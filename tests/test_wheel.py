@@ -71,7 +71,7 @@ def test_it_holds_what_runs_and_nothing_else(wheel: Path) -> None:
     wanted |= {f"flows/recipes/{name}" for name in RECIPES} | {"flows/automations.yaml"}
     templates = (ROOT / "rlcore").glob("*/templates/*")
     wanted |= {str(path.relative_to(ROOT)) for path in templates}
-    wanted |= {"rlcore/store/versions.json", "rlcore/from_verl/keys.yaml"}
+    wanted |= {"rlcore/store/versions.json", "rlcore/verl/keys.yaml"}
     assert {name for name in names if ".dist-info/" not in name} == wanted
     (scripts,) = (name for name in names if name.endswith("entry_points.txt"))
     assert "rl-pipeline = flows.cli:main" in zipfile.ZipFile(wheel).read(scripts).decode()

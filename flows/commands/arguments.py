@@ -40,14 +40,14 @@ def add_store_root(parser: argparse.ArgumentParser) -> None:
 
 def overrides_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the values of ``-o`` by dotted key. Raises UserError for one that is none."""
-    from rlcore.recipes import parse_override
+    from rlcore.recipes.load import parse_override
 
     return dict(parse_override(text) for text in options.override)
 
 
 def recipe_of(options: argparse.Namespace) -> "Recipe":
     """Return the recipe that was named, with its overrides. Raises UserError as ``load_recipe``."""
-    from rlcore.recipes import load_recipe
+    from rlcore.recipes.load import load_recipe
 
     return load_recipe(options.recipe, overrides_of(options), directory=RECIPES)
 

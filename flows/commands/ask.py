@@ -69,7 +69,7 @@ def _recipe_keys(first: Path, second: Path) -> dict[str, tuple[str | None, str |
     is gone."""
     import yaml
 
-    from rlcore.recipe_text import leaves
+    from rlcore.recipes.text import leaves
 
     if not all((folder / RECIPE).is_file() for folder in (first, second)):
         return {}

@@ -156,8 +156,8 @@ def _tell(entry: "Champion") -> None:
 
     if local.attach(local.HOME):
         from rlcore.retraining.champions import ROLLED_BACK
-        from tasks.retraining import events
+        from tasks.runtime import alerts
 
-        event = events.ROLLED_BACK if entry.cause == ROLLED_BACK else events.PROMOTED
+        event = alerts.ROLLED_BACK if entry.cause == ROLLED_BACK else alerts.PROMOTED
         text = f"champion {entry.number} is {entry.export_key}, {entry.cause}"
-        events.tell(event, entry.name, text, asdict(entry))
+        alerts.tell(event, entry.name, text, asdict(entry))

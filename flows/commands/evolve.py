@@ -44,8 +44,8 @@ def _evolve(options: argparse.Namespace) -> NoReturn:
 
     Raises UserError, before anything starts, for a model or a recipe that cannot be used.
     """
-    from rlcore.preflight.start import check_evolve
-    from rlcore.results.model import model_path
+    from rlcore.plan.start import check_evolve
+    from rlcore.results.subject import model_path
 
     overrides = overrides_of(options)
     recipe = recipe_of(options)

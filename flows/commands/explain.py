@@ -14,7 +14,7 @@ from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from flows.reference import Key
-    from rlcore.origins import Origins, Value
+    from rlcore.recipes.origins import Origins, Value
 
 NEAREST = 6  # names in the error of an unknown key
 Rows = tuple[tuple[str, ...], list[dict[str, Any]]]
@@ -36,7 +36,7 @@ def explain(options: argparse.Namespace) -> int:
     """Print meaning, type, limits and default of a key, or the keys of a section; with a recipe
     also its value there and every place that sets it."""
     from flows.reference import keys
-    from rlcore.origins import Origins
+    from rlcore.recipes.origins import Origins
 
     path = options.key.strip().replace("[", ".").replace("]", "")
     generic = re.sub(r"\.\d+(?=\.|$)", ".0", path)
@@ -137,14 +137,14 @@ def _at(origins: "Origins", path: str) -> "list[Value]":
 
 
 def _set_by(value: "Value") -> str:
-    from rlcore.origins import BY_RULE
+    from rlcore.recipes.origins import BY_RULE
 
     return value.place or ("default" if value.value == value.default else BY_RULE)
 
 
 def _recipe_lines(origins: "Origins", path: str) -> Iterator[str]:
     """Yield the value of ``path`` in a recipe, or of all keys below it, and what sets each."""
-    from rlcore.origins import brief
+    from rlcore.recipes.origins import brief
 
     here = f"{Path.cwd()}/"
 

@@ -45,10 +45,9 @@ def export(options: argparse.Namespace) -> int:
 
     Raises UserError for a run or an iteration that there is not, ArtifactError for damage.
     """
-    from rlcore.export.run import export_run
+    from rlcore.evaluation.run_export import export_run
     from rlcore.results.run import Run
-    from rlcore.rl.credit import CreditError
-    from rlcore.rl.replay import ReplayError
+    from rlcore.rl.replay import CreditError, ReplayError
 
     run = Run.open(options.run, options.runs)
     try:

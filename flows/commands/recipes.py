@@ -16,7 +16,7 @@ def add_recipes(commands: Any) -> None:
 
 
 def _recipes(options: argparse.Namespace) -> int:
-    from rlcore.recipes import load_recipe, recipe_names
+    from rlcore.recipes.load import load_recipe, recipe_names
 
     rows = []
     for name in recipe_names(RECIPES):

@@ -10,7 +10,7 @@ from flows.output import add_format, print_rows, progress_on_stderr, tell
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from rlcore.rl.recorded import RecordedIterations
+    from rlcore.rl.records import RecordedIterations
     from schemas.recipe import Recipe
 
 COLUMNS = (
@@ -58,9 +58,8 @@ def replay(options: argparse.Namespace) -> int:
     Raises UserError for a run or an iteration that there is not, ArtifactError for damage.
     """
     from rlcore.results.run import Run
-    from rlcore.rl.credit import CreditError
-    from rlcore.rl.recorded import RecordedIterations
-    from rlcore.rl.replay import Replay, ReplayError
+    from rlcore.rl.records import RecordedIterations
+    from rlcore.rl.replay import CreditError, Replay, ReplayError
 
     run, last = Run.open(options.run, options.runs), options.iteration
     recorded = RecordedIterations(

@@ -14,8 +14,8 @@ from schemas.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     import polars as pl
 
-    from rlcore.reward_trial.rows import Rows
-    from rlcore.reward_trial.score import Tried
+    from rlcore.plan.reward_rows import Rows
+    from rlcore.plan.reward_scores import Tried
     from schemas.recipe import Recipe
     from schemas.rl import RewardSection
 
@@ -62,9 +62,17 @@ def try_reward(options: argparse.Namespace) -> int:
     """Print what is wrong with the function, the figures of its scores, and the rows on which it
     and the other disagree most; return 1 where a run would end because of it. Writes nothing into
     the store."""
-    from rlcore.reward_trial.figures import COLUMNS, Figure, comparison, figures, left_out, to_rows
-    from rlcore.reward_trial.findings import ends_a_run, findings
-    from rlcore.reward_trial.score import same_rows
+    from rlcore.plan.reward_figures import (
+        COLUMNS,
+        Figure,
+        comparison,
+        ends_a_run,
+        figures,
+        findings,
+        left_out,
+        to_rows,
+    )
+    from rlcore.plan.reward_scores import same_rows
 
     if options.n < 0:
         raise UserError(f"-n {options.n} is not a number of rows; give 1 or more, or 0 for all")
@@ -110,8 +118,8 @@ def _scored(
 ) -> tuple["Rows", "RewardSection", "Tried", str, "pl.DataFrame | None"]:
     """Return the rows, the limits they were scored under, what the function said, and the name of
     the other reward with what it said; "" and None where there is none."""
-    from rlcore.recipes import parse_override
-    from rlcore.reward_trial.score import function_of, recorded, score
+    from rlcore.plan.reward_scores import function_of, recorded, score
+    from rlcore.recipes.load import parse_override
 
     recipe, rows = _rows(options)
     stored = recorded(rows.batches)
@@ -133,10 +141,10 @@ def _scored(
 
 def _rows(options: argparse.Namespace) -> tuple["Recipe", "Rows"]:
     """Return the rows to score, and the recipe whose limits hold."""
-    from rlcore.recipes import load_recipe, recipe_names
+    from rlcore.plan.reward_rows import sample_rows, stored_rows
+    from rlcore.recipes.load import load_recipe, recipe_names
     from rlcore.results.folders import run_folder, run_names
     from rlcore.results.run import Run
-    from rlcore.reward_trial.rows import sample_rows, stored_rows
 
     overrides = overrides_of(options)
     most = options.n or None

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     A run ends the process: with 0 when it completed (docs/exit_codes.md). Raises UserError, before
     anything starts, for what ``check_start`` refuses.
     """
-    from rlcore.preflight.start import check_start
+    from rlcore.plan.start import check_start
     from schemas.stages import check_stages
 
     if options.dry_run and options.format == "json":
@@ -87,8 +87,8 @@ def run(options: argparse.Namespace) -> int:
     start = check_start(recipe, call_judges=options.call_judges)
     if options.dry_run:
         from flows.cached import stages_in_store
-        from rlcore.dry_run.plan import render_plan
-        from rlcore.origins import Origins
+        from rlcore.plan.dry_run import render_plan
+        from rlcore.recipes.origins import Origins
 
         found = stages_in_store(
             recipe,
@@ -156,7 +156,7 @@ def _rerun(options: argparse.Namespace) -> int:
 
     Raises UserError for a run that there is not, and a stage that its recipe lacks.
     """
-    from rlcore.preflight.start import check_start
+    from rlcore.plan.start import check_start
     from rlcore.results.run import Run
     from schemas.stages import check_stages
 
@@ -168,7 +168,7 @@ def _rerun(options: argparse.Namespace) -> int:
 
 def _recorded(run: "Run", overrides: dict[str, Any]) -> tuple[str, "Recipe"]:
     """Return the path, from here, of the recipe that ``run`` recorded, and the recipe itself."""
-    from rlcore.recipes import load_recipe
+    from rlcore.recipes.load import load_recipe
 
     path = run.folder / RECIPE
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
@@ -199,11 +199,10 @@ def _fork(options: argparse.Namespace) -> int:
     Raises UserError, before anything starts, for a run or an iteration that there is not, a
     checkpoint that is gone, and overrides that make another model than that of the checkpoint.
     """
-    from rlcore.preflight.fork import check_fits
-    from rlcore.preflight.start import check_start
+    from rlcore.plan.start import check_fits, check_start
     from rlcore.results.run import Run
     from rlcore.rl.fork import Fork
-    from rlcore.rl.recorded import RecordedIterations
+    from rlcore.rl.records import RecordedIterations
     from schemas.stages import check_stages
 
     name, at, number = options.origin.rpartition("@")

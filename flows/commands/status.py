@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.commands.arguments import add_overrides, add_recipe, recipe_of
 from flows.output import add_format, print_rows
-from rlcore.dry_run.states import state_lines
+from rlcore.plan.states import state_lines
 from schemas.errors import UserError
 
 STAGE_COLUMNS = ("stage", "state", "step", "causes", "sentence")

@@ -9,7 +9,7 @@ from flows.commands.arguments import add_store_root, check_store
 from flows.output import add_format, print_rows, tell, without_path
 
 if TYPE_CHECKING:
-    from rlcore.retention.plan import Plan, Settings
+    from rlcore.results.retention import Plan, Settings
     from rlcore.store.artifacts import ArtifactStore
     from schemas.artifacts import ArtifactRef
 
@@ -94,7 +94,7 @@ def _add_kept(parser: argparse.ArgumentParser) -> None:
 
 
 def _settings(options: argparse.Namespace) -> "Settings":
-    from rlcore.retention.plan import Settings
+    from rlcore.results.retention import Settings
 
     return Settings(
         keep_runs=options.keep_runs,
@@ -112,8 +112,7 @@ def _open(options: argparse.Namespace) -> "ArtifactStore":
 
 
 def _usage(options: argparse.Namespace) -> int:
-    from rlcore.retention.plan import survey
-    from rlcore.retention.usage import by_kind, by_run
+    from rlcore.results.retention import by_kind, by_run, survey
 
     store, settings = _open(options), _settings(options)
     plan = survey(store, settings)
@@ -133,7 +132,7 @@ def _usage(options: argparse.Namespace) -> int:
 
 
 def _pin(options: argparse.Namespace) -> int:
-    from rlcore.retention.roots import pin
+    from rlcore.results.roots import pin
 
     store, ref = _named(options)
     pin(store, ref)
@@ -142,7 +141,7 @@ def _pin(options: argparse.Namespace) -> int:
 
 
 def _unpin(options: argparse.Namespace) -> int:
-    from rlcore.retention.roots import PINS, unpin
+    from rlcore.results.roots import PINS, unpin
 
     store, place = _open(options), options.subject
     if place not in store.keys(PINS):
@@ -164,8 +163,7 @@ def _named(options: argparse.Namespace) -> "tuple[ArtifactStore, ArtifactRef]":
 
 
 def _gc(options: argparse.Namespace) -> int:
-    from rlcore.retention.collect import collect, leftovers
-    from rlcore.retention.plan import make_plan
+    from rlcore.results.retention import collect, leftovers, make_plan
 
     store, settings = _open(options), _settings(options)
     plan = make_plan(store, settings)
@@ -229,7 +227,7 @@ def _folded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from rlcore.retention.check import check_all
+    from rlcore.results.retention import check_all
 
     checked = list(check_all(_open(options)))
     damaged = [

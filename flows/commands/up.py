@@ -113,7 +113,7 @@ def deploy(options: argparse.Namespace) -> int:
 
     Raises UserError as ``load_recipe`` does, before anything is started.
     """
-    from rlcore.recipes import load_recipe
+    from rlcore.recipes.load import load_recipe
 
     section = load_recipe(str(options.recipe), directory=RECIPES).retrain
     from flows.local import settings, up

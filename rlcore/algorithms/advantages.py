@@ -23,9 +23,8 @@ from rlcore.algorithms.gae import (
     length_adaptive_lambda,
     whitened,
 )
-from rlcore.algorithms.grouping import Groups, group_statistics
+from rlcore.algorithms.grouping import Groups, check_ragged, group_statistics, per_row
 from rlcore.algorithms.plugins import resolve
-from rlcore.algorithms.shapes import check_ragged, per_row
 from schemas.errors import UserError, did_you_mean
 
 

@@ -1,13 +1,26 @@
-"""KL(policy || reference): per-token estimates, the exact sum, and the controller of its weight."""
+"""KL(policy || reference): per-token estimates, the exact sum, and the controller of its weight;
+the entropy of the token distribution."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from schemas.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
+
+
+def categorical_entropy(log_softmax: torch.Tensor) -> torch.Tensor:
+    """Return H [...] in nats from finite log-probabilities [..., vocabulary].
+
+    The logits must already be divided by the temperature, so that this is the entropy of the
+    distribution that is sampled from.
+    """
+    return -(log_softmax.exp() * log_softmax).sum(-1)
+
 
 LOG_RATIO_LIMIT = 20.0  # |ref - lp| inside exp: keeps the ratio below e^20
 K3_LIMIT = 10.0  # nats; bounds one token's share of the loss (verl core_algos.kl_penalty_forward)

@@ -14,7 +14,7 @@ from rlcore.algorithms.objective_types import Metrics, Objective, TokenBatch, To
 if TYPE_CHECKING:
     import torch
 
-    from rlcore.algorithms.policy_loss import ClippedLoss
+    from rlcore.algorithms.losses import ClippedLoss
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ValueObjective(Objective):
 
     def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
         """Return the weighted sum (with the 1/2) and verl's metrics ``<name>/vf_loss``, ..."""
-        from rlcore.algorithms.value_loss import clipped_value_loss
+        from rlcore.algorithms.losses import clipped_value_loss
 
         values, returns = outputs.values, batch.fields["returns"]
         old = values.detach() if self.clip is None else batch.fields["old_values"]
@@ -93,7 +93,7 @@ class PreferenceObjective(Objective):
         The accuracy is weighted as the loss is: pairs within a prompt, then prompts. Equal scores
         count as wrong.
         """
-        from rlcore.algorithms.preference_loss import is_preferred, pairwise_loss
+        from rlcore.algorithms.losses import is_preferred, pairwise_loss
 
         scores, ranks, weights = outputs.values, *(batch.fields[name] for name in self.fields)
         loss = pairwise_loss(scores, ranks, batch.groups, weights)
@@ -184,8 +184,7 @@ class PolicyObjective(Objective):
 
     def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
         """Return the weighted sum and verl's metric names (``<name>/...``, ``training/...``)."""
-        from rlcore.algorithms.correction import importance_weights
-        from rlcore.algorithms.policy_loss import importance_ratio, policy_loss
+        from rlcore.algorithms.losses import importance_ratio, importance_weights, policy_loss
 
         logprobs, rollout = outputs.logprobs, batch.fields["rollout_logprobs"]
         if self._by_group:

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from rlcore.data.chat import Refused, encode_prompts
 from rlcore.data.filters import special_token_rejects
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import RawTable, Reject
 from rlcore.data.unshown import unshown_rejects
 from rlcore.data.write import prompts_table
+from rlcore.models.chat import Refused, encode_prompts
 from schemas.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.api.configs import TrainingConfig
-from rlcore.recipes import resolve_recipe
+from rlcore.recipes.load import resolve_recipe
 from schemas.errors import UserError
 from schemas.presets import PRESETS
 from schemas.recipe import Recipe

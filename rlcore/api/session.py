@@ -22,31 +22,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from rlcore.api.call import (
-    TRAINING,
-    Call,
-    arguments_of,
-    functions_of,
-    program_of,
-    read_call,
-)
+from rlcore.api.call import TRAINING, Call, arguments_of, functions_of, program_of, read_call
 from rlcore.api.configs import TrainingConfig
-from rlcore.api.curves import CURVES, curves
-from rlcore.api.progress import TrainingBar
+from rlcore.api.progress import CURVES, TrainingBar, curves
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
-from rlcore.cluster.surroundings import settle
+from rlcore.cluster.surroundings import settle, switch_off
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
-from rlcore.models.base import check_model_files, copy_base_model, with_file_names
+from rlcore.models.base import check_model_files, copy_base_model, load_pretrained, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, read_config
-from rlcore.models.pretrained import load_pretrained
 from rlcore.models.soundness import check_tokenizer_fits
 from rlcore.models.stops import record_stops, stops_of
 from rlcore.models.tokenizer import has_chat_template, load_tokenizer
-from rlcore.preflight.machine import check_machine
-from rlcore.recipe_text import write_yaml
-from rlcore.recipes import recipe_digest
+from rlcore.plan.machine import check_machine
+from rlcore.recipes.load import recipe_digest
+from rlcore.recipes.text import write_yaml
 from rlcore.results.folders import RECIPE, STORE_FOLDER
 from rlcore.results.metrics import stage_metrics
 from rlcore.results.run import StageRecord, record_stage, stage_rows
@@ -54,19 +45,18 @@ from rlcore.rewards.types import Scorers
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.prompts import PromptRows
+from rlcore.rl.roles import start_workers
 from rlcore.rl.state import LoopState
-from rlcore.rl.workers import start_workers
+from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.versions import modified_sentences
-from rlcore.telemetry import switch_off
-from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.model import ModelSection
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
-    from rlcore.models.pretrained import PreTrainedModel
+    from rlcore.models.base import PreTrainedModel
     from rlcore.models.tokenizer import ChatTokenizer
 
 logger = logging.getLogger(__name__)
@@ -83,7 +73,7 @@ _ONE_RUN = threading.Lock()
 
 class Trained(NamedTuple):
     """The trained model (CPU, eval mode), its tokenizer, and a list per curve
-    (``rlcore.api.curves``)."""
+    (``rlcore.api.progress``)."""
 
     model: "PreTrainedModel"
     tokenizer: "ChatTokenizer"

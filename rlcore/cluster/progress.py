@@ -1,12 +1,36 @@
-"""Signs of progress from inside a long call, for the process that waits for it.
+"""What this process is doing, and signs of progress from inside a long call for who waits for
+it.
 
 A live process may be stuck, and a busy one may not answer, so the call itself counts what it has
 done: micro-batches, engine steps, rows.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+_UNDER_WAY: list[tuple[str, float]] = []
+
+
+@contextmanager
+def activity(what: str) -> Iterator[None]:
+    """Name what the body does: a few words that "... is running" may follow."""
+    entry = (what, time.monotonic())
+    _UNDER_WAY.append(entry)
+    try:
+        yield
+    finally:
+        _UNDER_WAY.remove(entry)
+
+
+def current() -> tuple[str, float] | None:
+    """Return the innermost activity and its seconds so far; None outside of any."""
+    if not _UNDER_WAY:
+        return None
+    what, since = _UNDER_WAY[-1]
+    return what, time.monotonic() - since
+
 
 EVERY_S = 2.0  # between two reports
 

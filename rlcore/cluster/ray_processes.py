@@ -13,9 +13,8 @@ from typing import Any
 
 import psutil
 
-from rlcore.cluster.os_processes import is_stopped
-from rlcore.cluster.watch import LOOK_S, STOPPED_S
-from rlcore.redaction import secrets_of
+from rlcore.cluster.watch import LOOK_S, STOPPED_S, is_stopped
+from rlcore.recipes.redaction import secrets_of
 
 logger = logging.getLogger(__name__)
 

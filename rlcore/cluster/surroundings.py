@@ -1,6 +1,13 @@
-"""What a machine's environment must not change: our own traffic uses no proxy, sockets have short
-paths in a folder of ours, text is UTF-8, a user id without a name has one, and threads that wait
-leave their cores to others."""
+"""What a machine's environment must not change: our own traffic stays on the loopback interface
+without a proxy, sockets have short paths, libraries report nothing and keep the user's CPU
+limit.
+
+``ATEN_CPU_CAPABILITY`` lowers the instruction set of torch's kernels and not of oneDNN, which reads
+the CPU. On a CPU with AMX torch's attention in bfloat16 then packs keys for oneDNN from 64 tokens
+on and, compiled without AVX-512, cannot: "pack_vnni2 is only supported when avx512 is supported"
+(torch 2.13, ``could_pack`` in aten/src/ATen/native/CPUBlas.cpp). A CPU that has no AMX is never
+asked to.
+"""
 
 import getpass
 import locale
@@ -11,6 +18,42 @@ import tempfile
 from collections.abc import Iterator, MutableMapping
 from io import TextIOWrapper
 from pathlib import Path
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+
+# gloo and NCCL listen without authentication on the interface that these variables name.
+LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+
+
+CAPABILITY, LIMIT = "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"
+LOWERED = ("default", "avx2")
+WITHOUT_AMX = "AVX512_CORE_FP16"
+
+
+def limit_onednn(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Keep oneDNN off AMX where torch's kernels are limited; call it before bfloat16 is computed.
+
+    A limit that the user has set stays.
+    """
+    if environment.get(CAPABILITY, "").lower() in LOWERED:
+        environment.setdefault(LIMIT, WITHOUT_AMX)
+
+
+OFF = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "WANDB_ERROR_REPORTING": "false",
+}
+
+
+def switch_off(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set the variables that the libraries read; call it before they are imported."""
+    for name, value in OFF.items():
+        environment.setdefault(name, value)
+
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")

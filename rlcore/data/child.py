@@ -1,4 +1,4 @@
-"""A process that prepares parts of the data, started by ``rlcore.data.spread`` as ``python -m
+"""A process that prepares parts of the data, started by ``rlcore.data.parts`` as ``python -m
 rlcore.data.child <socket> <pipe>``; it is watched and ends as that of a reward function does
 (``rlcore.rewards.child``)."""
 

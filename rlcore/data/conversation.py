@@ -13,10 +13,10 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
-from rlcore.data.chat import REASONING, Message
-from rlcore.data.literals import is_conversation, value_in
 from rlcore.data.rows import BadRow
-from rlcore.envs.hermes import ToolCall, written
+from rlcore.data.values import is_conversation, value_in
+from rlcore.envs.tools import ToolCall, written
+from rlcore.models.chat import REASONING, Message
 
 ANSWERS = ("tool", "environment")  # roles of what answers the policy between its turns
 _ROLES = ("user", "assistant", *ANSWERS)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from rlcore.seeds import stream_seed
+from rlcore.algorithms.seeds import stream_seed
 from schemas.errors import UserError
 
 VALIDATION_DEMONSTRATIONS = 256

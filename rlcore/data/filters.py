@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 
-from rlcore.data.chat import (
+from rlcore.data.rows import Reject, Row, said
+from rlcore.models.chat import (
     Encoded,
     Known,
     Message,
@@ -15,12 +16,11 @@ from rlcore.data.chat import (
     encode_demonstrations,
     encode_prompts,
 )
-from rlcore.data.rows import Reject, Row, said
 from rlcore.models.stops import closing_token
 from rlcore.models.tokenizer import special_tokens
-from schemas.chats import MESSAGES
 from schemas.data import DataSection
 from schemas.errors import UserError
+from schemas.table_list import MESSAGES
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer

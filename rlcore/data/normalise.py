@@ -29,18 +29,11 @@ from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
-from rlcore.boxed import last_boxed
-from rlcore.data.chat import Message
-from rlcore.data.conversation import (
-    ANSWERS,
-    check_roles,
-    conversation_of,
-    policys_part,
-    tools_of,
-)
-from rlcore.data.ground_truth import as_text
-from rlcore.data.literals import is_conversation, value_in
+from rlcore.data.conversation import ANSWERS, check_roles, conversation_of, policys_part, tools_of
 from rlcore.data.rows import BadRow, RawTable, Reject, Row, said, shown
+from rlcore.data.values import as_text, is_conversation, value_in
+from rlcore.models.chat import Message
+from rlcore.rewards.boxed import last_boxed
 from schemas.errors import UserError, did_you_mean
 
 FORMS = (

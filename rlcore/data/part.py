@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from rlcore.data.chat import Encoded, Known, Tools
 from rlcore.data.dedup import text_hash
 from rlcore.data.filters import (
     apply_filters,
@@ -25,6 +24,7 @@ from rlcore.data.rows import RawTable, Reject, Row, said, shown
 from rlcore.data.split import draw_of
 from rlcore.data.unshown import unshown_rejects
 from rlcore.data.write import demonstration_columns, prompt_columns, rejects_table
+from rlcore.models.chat import Encoded, Known, Tools
 from schemas.data import DataSection
 from schemas.errors import UserError
 

@@ -9,21 +9,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import polars as pl
 
-from rlcore.data.chat import Tools
 from rlcore.data.gathered import TEST, TRAIN, Gathered, counts_of
 from rlcore.data.part import ASKED, SAID, SPLITS, STAGES, Prepared, Work
-from rlcore.data.parts import Parts
+from rlcore.data.parts import Parts, prepare_parts
 from rlcore.data.rows import Reject
 from rlcore.data.screen import check_rejects, screen
-from rlcore.data.split import (
-    NO_DEMONSTRATIONS,
-    first_for_test,
-    last_for_validation,
-    no_prompts,
-)
-from rlcore.data.spread import prepare_parts
+from rlcore.data.split import NO_DEMONSTRATIONS, first_for_test, last_for_validation, no_prompts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
 from rlcore.envs.process import describe
+from rlcore.models.chat import Tools
 from rlcore.store.tables import TableFile, TableWriter
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.data.drawn import Example, Generator
-from rlcore.seeds import stream_seed
 from schemas.generated import PROGRAMS, ProgramsSource
 
 # Operators in the order of use. A sum before a product needs parentheses. No quotient follows a

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlcore.data.chat import REASONING, Message, Tools
+from rlcore.models.chat import REASONING, Message, Tools
 
 CONTENT_CHARS = 2000  # of a rejected row, kept for reading
 

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from rlcore.data.chat import Message
+from rlcore.models.chat import Message
 
 _JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True)  # dumps() would make one per row
 NO_DEMONSTRATIONS = (

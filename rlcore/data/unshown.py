@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.chat import REASONING, Message, Refused, Tools, rendered
 from rlcore.data.rows import Reject, Row
+from rlcore.models.chat import REASONING, Message, Refused, Tools, rendered
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer

@@ -7,11 +7,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from rlcore.data.chat import Encoded, Message
 from rlcore.data.rows import Reject, Row
 from rlcore.data.split import content_uid
-from rlcore.ragged import from_arrays
-from schemas.chats import MESSAGES
+from rlcore.models.chat import Encoded, Message
+from rlcore.models.ragged import from_arrays
+from schemas.table_list import MESSAGES
 
 
 def prompts_table(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:

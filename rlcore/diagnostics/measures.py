@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from rlcore.diagnostics.types import Stream
-from rlcore.rl.measures import VERIFIER_CORRELATION
+from rlcore.rl.metrics import VERIFIER_CORRELATION
 from schemas.recipe import Recipe
 
 HOPELESS = 20  # iterations in a row without anything to train on, after which the run ends

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rlcore.out_of_memory import ran_out
+from rlcore.cluster.types import ran_out
 from schemas.context import longest_sequence
 from schemas.errors import UserError
 from schemas.recipe import Recipe

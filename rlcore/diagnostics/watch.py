@@ -17,14 +17,12 @@ from typing import Any, Literal
 
 import polars as pl
 
-from rlcore.diagnostics.dead_updates import DEAD_UPDATE_CHECKS
-from rlcore.diagnostics.evidence import Evidence
+from rlcore.diagnostics.dead_updates import DEAD_UPDATE_CHECKS, STALL_CHECKS
 from rlcore.diagnostics.measures import EXPLAINING
 from rlcore.diagnostics.memory import MESSAGE, OUT_OF_MEMORY, ran_out, remedy
 from rlcore.diagnostics.policy_checks import CRITIC_CHECKS, POLICY_CHECKS
 from rlcore.diagnostics.reward_checks import RECIPE_CHECKS, REWARD_CHECKS
-from rlcore.diagnostics.stall import STALL_CHECKS
-from rlcore.diagnostics.types import Check, Stream
+from rlcore.diagnostics.types import Check, Evidence, Stream
 from rlcore.rewards.unscored import RewardFailureError, RewardTimeoutError
 from rlcore.rl.groups import DynamicSamplingError
 from rlcore.rl.guards import SamplerDriftError

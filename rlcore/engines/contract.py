@@ -22,9 +22,16 @@ from typing import TYPE_CHECKING
 from rlcore.engines.registry import engine_kind
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, RolloutEngine, Sampling, TurnRequest
-from rlcore.weights.digest import combined_digest, tensor_digests, tensor_sums
-from rlcore.weights.files import read_checkpoint, write_state
-from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightSyncError, WeightUpdate
+from rlcore.models.weight_digest import (
+    UNVERIFIED,
+    WeightStamp,
+    WeightSyncError,
+    WeightUpdate,
+    combined_digest,
+    tensor_digests,
+    tensor_sums,
+)
+from rlcore.models.weight_files import read_checkpoint, write_state
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest, WholeBatches
+from rlcore.models.weight_digest import WeightStamp, WeightUpdate
 from rlcore.store.user_modules import import_module
-from rlcore.weights.stamp import WeightStamp, WeightUpdate
 from schemas.errors import UserError, did_you_mean
 from schemas.names import split_function
 

@@ -1,14 +1,22 @@
-"""All rollout engines of a run as one sampler."""
+"""All rollout engines of a run as one sampler, and a model directory loaded into them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from rlcore.cluster.types import POLL_S, Pending, Worker, as_completed
 from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
-from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
+from rlcore.models.weight_digest import (
+    WeightStamp,
+    WeightSyncError,
+    WeightUpdate,
+    combined_digest,
+    digests_and_sums,
+)
+from rlcore.models.weight_files import exchange_file, read_checkpoint, write_state
 
 
 class EnginePool:
@@ -182,3 +190,16 @@ def _naming(worker: Worker) -> Iterator[None]:
         yield
     except WeightSyncError as error:
         raise WeightSyncError(f"rollout engine '{worker.name}': {error}") from error
+
+
+def load_model_directory(engines: EnginePool, model_dir: Path) -> WeightStamp:
+    """Make every engine sample from the Hugging Face directory ``model_dir``; return the stamp.
+
+    Raises WeightSyncError when an engine loaded anything else.
+    """
+    state = read_checkpoint(model_dir)
+    tensors, sums = digests_and_sums(state.items())
+    with exchange_file() as path:
+        write_state(path, state)
+        stamp = WeightStamp(0, combined_digest(tensors))
+        return engines.load_weights(WeightUpdate(stamp, str(path), tensors, sums))

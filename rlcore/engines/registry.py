@@ -1,4 +1,8 @@
-"""The rollout engines by name: those registered here, and the user's own.
+"""The rollout engines by name: those registered here, the user's own, and which one
+``hardware.rollout.engine: auto`` stands for.
+
+It looks at no clock and at nothing that is installed: engines draw by different random numbers, and
+a rerun must draw the same.
 
 To register one: its entry here, its file in this package, and its name in
 ``schemas.hardware.ENGINES``.
@@ -6,9 +10,67 @@ To register one: its entry here, its file in this package, and its name in
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 from rlcore.cluster.surroundings import SPINNING
 from rlcore.engines.types import EngineSpec
+from schemas.errors import UserError
+from schemas.hardware import AUTO, SMALL_PARAMETERS, HardwareSection
+
+WHERE = "hardware.rollout.engine"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``engine``: a name that ``engine_kind`` takes, and ``why`` it samples."""
+
+    engine: str
+    why: str
+
+
+def choose(hardware: HardwareSection, device: str, parameters: int) -> Choice:
+    """Return the engine that samples from a model of ``parameters`` on ``device``."""
+    named = hardware.rollout.engine
+    if named != AUTO:
+        return Choice(named, f"{WHERE} names it")
+    if hardware.cluster == "in_process":
+        return Choice("transformers", "auto: vLLM cannot share a process with the learner")
+    if device == "cuda":
+        return Choice("vllm", "auto: the device is cuda")
+    border = f"{SMALL_PARAMETERS:,}, on cpu"
+    if hardware.takes_vllm_on_cpu(parameters):
+        return Choice("vllm", f"auto: {parameters:,} parameters are not fewer than {border}")
+    return Choice("transformers", f"auto: {parameters:,} parameters are fewer than {border}")
+
+
+def going_on(hardware: HardwareSection, choice: Choice, recorded: str | None) -> Choice:
+    """Return the engine with which what ``recorded`` has begun goes on: that one, unless the recipe
+    names its own.
+
+    Raises UserError where that is vLLM and everything is to share a process.
+    """
+    if hardware.rollout.engine != AUTO or recorded not in ENGINES or recorded == choice.engine:
+        return choice
+    if hardware.cluster == "in_process" and recorded == "vllm":
+        raise UserError(
+            f"{WHERE} = '{AUTO}': this run began with '{recorded}', which cannot share a process"
+            f" with the learner; set hardware.cluster to 'ray', or {WHERE} to 'transformers' to go"
+            " on with other random numbers"
+        )
+    return Choice(recorded, "auto: what this run has sampled so far is by it")
+
+
+def check_installed(hardware: HardwareSection, choice: Choice) -> None:
+    """Raise UserError where ``auto`` took vLLM and it is not installed here; of the machines of a
+    cluster that is joined nothing is known."""
+    if hardware.rollout.engine != AUTO or hardware.ray_address is not None:
+        return
+    if choice.engine == "vllm" and find_spec("vllm") is None:
+        raise UserError(
+            f"{WHERE} = '{AUTO}' takes vllm ({choice.why.removeprefix('auto: ')}) and vllm is not"
+            f" installed; install it with 'make env', or set {WHERE} to 'transformers', which"
+            " draws other random numbers"
+        )
 
 
 @dataclass(frozen=True, slots=True)

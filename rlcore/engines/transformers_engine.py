@@ -1,6 +1,13 @@
-"""The rollout engine without vLLM: batched decoding of a transformers model."""
+"""The rollout engine without vLLM: batched decoding of a transformers model, a check of its
+decoder, and the draw of one token per row. Axes: B rows, V vocabulary.
+
+Axes: B rows, V vocabulary.
+"""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from math import log2, sqrt
+from random import Random
 from typing import NamedTuple
 
 import torch
@@ -11,10 +18,9 @@ from transformers import (
 )
 
 from rlcore.cluster.progress import advance
-from rlcore.engines.decoding_check import LONGEST, is_right, shares_prompts
+from rlcore.cluster.surroundings import limit_onednn
 from rlcore.engines.gpu.packed_model import PackedModel, packable
-from rlcore.engines.row_decoder import RowDecoder
-from rlcore.engines.sampling import draw
+from rlcore.engines.row_decoder import GROUPED, RowDecoder, may_share_prompts
 from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import (
     NOISE,
@@ -26,16 +32,146 @@ from rlcore.engines.types import (
     check_requests,
     check_token_ids,
 )
+from rlcore.engines.weight_check import read_update, require_verified, verify_handed, verify_shared
+from rlcore.models.architectures import check_states, plain_attention
 from rlcore.models.names import file_shapes, from_files
-from rlcore.models.softcap import plain_attention
-from rlcore.models.states import check_states
-from rlcore.onednn import limit_onednn
-from rlcore.weights.check import read_update, require_verified, verify_handed, verify_shared
-from rlcore.weights.digest import SumTap
-from rlcore.weights.files import checkpoint_shapes
-from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
+from rlcore.models.weight_digest import UNVERIFIED, SumTap, WeightStamp, WeightUpdate
+from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
+
+
+def processed_logprobs(logits_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Return the log-probs sampled from: logits / temperature, top_k, then top_p, renormalised.
+
+    float32 [B, V]; dropped tokens are -inf. Temperature 0 gives the model's own log-probs, whose
+    arg max is the greedy token. The order is vLLM's (``apply_top_k_top_p`` after temperature).
+    """
+    return _kept(logits_BV, sampling).log_softmax(-1)
+
+
+def draw(
+    logits_BV: torch.Tensor, sampling: Sampling, uniforms_B: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return token ids [B] and their log-probs float32 [B], as ``choose`` and
+    ``processed_logprobs`` have them; when greedy the likeliest, and the uniforms are not read."""
+    if sampling.temperature == 0.0:
+        logprobs_BV = processed_logprobs(logits_BV, sampling)
+        chosen_B = logprobs_BV.argmax(-1)
+        return chosen_B, logprobs_BV.gather(-1, chosen_B[:, None])[:, 0]
+    probs_BV = _kept(logits_BV, sampling).softmax(-1)
+    chosen_B = _inverse_cdf(probs_BV, uniforms_B)
+    return chosen_B, probs_BV.gather(-1, chosen_B[:, None])[:, 0].log()
+
+
+def choose(logprobs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:
+    """Return token ids [B]: the inverse CDF of each row at its uniform in [0, 1).
+
+    One uniform per token, so a row's stream does not depend on the vocabulary or on its
+    neighbours. float64 sums: in float32 a large vocabulary's tail would round away. A token of
+    probability 0 is never chosen.
+    """
+    return _inverse_cdf(logprobs_BV.exp(), uniforms_B)
+
+
+def _inverse_cdf(probs_BV: torch.Tensor, uniforms_B: torch.Tensor) -> torch.Tensor:
+    cdf_BV = probs_BV.cumsum(-1, dtype=torch.float64)
+    at_B1 = uniforms_B.double()[:, None] * cdf_BV[:, -1:]
+    return torch.searchsorted(cdf_BV, at_B1, right=True)[:, 0]
+
+
+def _kept(logits_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Return logits / temperature, float32, -inf where top_k or top_p drops the token; the model's
+    own at temperature 0."""
+    logits_BV = logits_BV.float()
+    if sampling.temperature == 0.0:
+        return logits_BV
+    if sampling.temperature != 1.0:
+        logits_BV = logits_BV / sampling.temperature
+    if 0 < sampling.top_k < logits_BV.shape[-1]:
+        kth_B1 = logits_BV.topk(sampling.top_k, dim=-1).values[:, -1:]
+        logits_BV = logits_BV.masked_fill(logits_BV < kth_B1, -torch.inf)
+    if sampling.top_p < 1.0:
+        sorted_BV, order_BV = logits_BV.sort(dim=-1, descending=True)
+        probs_BV = sorted_BV.softmax(-1)
+        before_BV = probs_BV.cumsum(-1) - probs_BV  # mass ranked above the token
+        dropped_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
+        dropped_BV.scatter_(-1, order_BV, before_BV >= sampling.top_p)
+        logits_BV = logits_BV.masked_fill(dropped_BV, -torch.inf)
+    return logits_BV
+
+
+PROMPTS, MORE = (5, 5, 2), 3  # tokens: two rows share a prompt and one has padding
+LONGEST = max(PROMPTS) + MORE
+FURTHEST = {torch.float32: 1e-3, torch.bfloat16: 0.04}  # of a logit, over the greatest logit
+
+
+@torch.no_grad()
+def is_right(
+    model: PreTrainedModel, *, shared: bool = False, packed: PackedModel | None = None
+) -> bool:
+    """Return whether ``RowDecoder`` with these arguments gives the logits of ``model``, within its
+    dtype's rounding. The model holds noise in (-``NOISE``, ``NOISE``), and the same bits after
+    it."""
+    draw, vocabulary = Random(0), range(model.config.get_text_config().vocab_size)
+    common, alone = (draw.choices(vocabulary, k=length) for length in PROMPTS[1:])
+    rows = [common, list(common), alone]
+    with _moderate(model):
+        decoder = RowDecoder(model, rows, MORE, shared=shared, packed=packed)
+        worst = 0.0
+        for _ in range(MORE):
+            more = draw.choices(vocabulary, k=len(rows))
+            decoder.step(torch.tensor(more, device=model.device)[decoder.order])
+            rows = [[*row, token] for row, token in zip(rows, more, strict=True)]
+            for place, row in enumerate(decoder.order.tolist()):
+                ids = torch.tensor([rows[row]], device=model.device)
+                expected = model(input_ids=ids, use_cache=False).logits[0, -1].float()
+                gap = (decoder.logits[place].float() - expected).abs().max() / expected.abs().max()
+                worst = max(worst, float(gap.nan_to_num(torch.inf)))
+    return worst <= FURTHEST[model.dtype]
+
+
+def shares_prompts(model: PreTrainedModel) -> bool:
+    """Return whether rows of ``model`` are decoded with the keys of equal prompts kept once, and
+    let it attend by ``GROUPED`` where they are.
+
+    Raises ``UserError`` where rows cannot be decoded from keys and values at all.
+    """
+    if may_share_prompts(model):
+        plain = model.config._attn_implementation or "sdpa"
+        model.set_attn_implementation(GROUPED)
+        # A class may know no further arguments, have no numbers of its layers, or have heads of
+        # several numbers: each row then has its prompt's keys, by the class's own attention.
+        with suppress(AttributeError, LookupError, RuntimeError, TypeError):
+            if is_right(model, shared=True):
+                return True
+        model.set_attn_implementation(plain)
+    if not is_right(model):
+        raise UserError(
+            f"hardware.rollout.engine = 'transformers' does not decode {type(model).__name__} with"
+            " the logits of a forward pass over the whole sequence; set it to vllm, or use another"
+            " model"
+        )
+    return False
+
+
+@contextmanager
+def _moderate(model: PreTrainedModel) -> Iterator[None]:
+    """Scale matrices of noise so that layers keep the size of what they are given, as trained ones
+    do: a softmax of far greater scores would enlarge roundings. Powers of 2 lose no bit."""
+    scaled = []
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            deviation = NOISE / sqrt(3)
+            factor = 2.0 ** round(log2(1 / (deviation * sqrt(parameter.shape[-1]))))
+            parameter.mul_(factor)
+            scaled.append((parameter, factor))
+    try:
+        yield
+    finally:
+        for parameter, factor in scaled:
+            parameter.div_(factor)
+
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

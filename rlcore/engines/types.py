@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlcore.weights.stamp import WeightStamp, WeightUpdate
+from rlcore.models.weight_digest import WeightStamp, WeightUpdate
 from schemas.errors import UserError, did_you_mean
+from schemas.names import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_TOP_K
 from schemas.outcomes import FinishReason
-from schemas.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_TOP_K
 
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("cpu", "cuda")

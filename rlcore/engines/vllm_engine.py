@@ -12,8 +12,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlcore.cluster.loopback import LOOPBACK_ENV
 from rlcore.cluster.progress import advance
+from rlcore.cluster.surroundings import LOOPBACK_ENV
 from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import (
     EngineSpec,
@@ -23,11 +23,11 @@ from rlcore.engines.types import (
     check_requests,
     check_token_ids,
 )
+from rlcore.engines.weight_check import require_verified
+from rlcore.models.architectures import keeps_states
 from rlcore.models.shape import directory_shape
-from rlcore.models.states import keeps_states
-from rlcore.weights.check import require_verified
-from rlcore.weights.files import checkpoint_shapes
-from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightSyncError, WeightUpdate
+from rlcore.models.weight_digest import UNVERIFIED, WeightStamp, WeightSyncError, WeightUpdate
+from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 

@@ -27,9 +27,9 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.weight_utils import initialize_single_dummy_weight
 
 from rlcore.engines.types import NOISE
-from rlcore.weights.check import read_update, verify_handed, verify_loaded
-from rlcore.weights.digest import SumTap
-from rlcore.weights.files import checkpoint_shapes
+from rlcore.engines.weight_check import read_update, verify_handed, verify_loaded
+from rlcore.models.weight_digest import SumTap
+from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 
 BACKEND = "rlcore_file"

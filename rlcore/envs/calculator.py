@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from rlcore.envs.hermes import ToolCall, written
+from rlcore.envs.tools import ToolCall, written
 from rlcore.envs.types import Start
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {

@@ -21,10 +21,8 @@ import jsonschema
 from mcp import Client, MCPError, StdioServerParameters, Tool, stdio_client
 from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS
 
-from rlcore.envs.hermes import Malformed, ToolCall
-from rlcore.envs.names import SERVER_ENDED
-from rlcore.envs.registry import Episode
-from rlcore.envs.tools import step_of_call
+from rlcore.envs.registry import SERVER_ENDED, Episode
+from rlcore.envs.tools import Malformed, ToolCall, step_of_call
 from rlcore.envs.types import Description, Start, Step
 from schemas.errors import UserError
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlcore.cluster.progress import advance
-from rlcore.envs.names import SERVER_ENDED
+from rlcore.envs.registry import SERVER_ENDED
 from rlcore.envs.types import Answer, Call, Description, Start, Step, step_of
-from rlcore.rewards.environment import environment_of
-from rlcore.rewards.link import Child, ChildEnded
+from rlcore.rewards.link import Child, ChildEnded, environment_of
 from schemas.environment import MCP, EnvironmentSection
 from schemas.errors import UserError
 

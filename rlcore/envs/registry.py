@@ -1,4 +1,4 @@
-"""Environments by name, each built for one episode.
+"""Environments by name, each built for one episode, and the code that a recipe's environment is.
 
 A name is one of ``BUILTIN``, or ``package.module:Class`` or ``path/to/file.py:Class`` for yours
 (``types`` says what it needs); ``mcp`` has a module of its own. To add one: its module in this
@@ -9,12 +9,33 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from rlcore.envs.names import BUILTIN
 from rlcore.envs.tools import ToolEnvironment, result_of, schemas_of
 from rlcore.envs.types import Description, Start, Step, as_start, as_step
 from rlcore.store.user_modules import check_module, function_of, import_module
+from schemas.environment import MCP
 from schemas.errors import UserError, did_you_mean
-from schemas.names import split_function
+from schemas.names import is_file, split_function
+from schemas.recipe import Recipe
+
+SERVER_ENDED = 3  # exit code of an environment's process whose MCP server has ended
+BUILTIN = {
+    "calculator": "rlcore.envs.calculator:Calculator",
+    "python": "rlcore.envs.python:Python",
+    "text-game": "rlcore.envs.text_game:TextGame",
+}
+
+
+def environment_names(recipe: Recipe) -> list[str]:
+    """Return the code that the recipe's environment is, none without one: a name of ``BUILTIN``, a
+    class as 'package.module:Class', of an MCP server each Python file of its command as
+    'file.py:mcp'. It decides results, as that of a reward function does."""
+    environment = recipe.environment
+    if environment is None:
+        return []
+    if environment.name == MCP:
+        return [f"{word}:{MCP}" for word in environment.command if is_file(word)]
+    return [environment.name]
+
 
 PATH = "environment.name"
 

@@ -10,19 +10,18 @@ from typing import Any
 
 import polars as pl
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Sampling
 from rlcore.evaluation.summary import summarize
-from rlcore.results.repeated import one_per_question
+from rlcore.results.paired import one_per_question
 from rlcore.rewards.types import Reward, RewardRow, prompt_text
 from rlcore.rewards.unscored import check_unscored
-from rlcore.seeds import stream_seed
-from rlcore.trajectories.collect import Engines, collect, in_order, score
-from rlcore.trajectories.episodes import Episodes
-from rlcore.trajectories.types import Request, Trajectory
-from schemas.chats import MESSAGES
+from rlcore.rollout.episodes import Engines, Episodes, collect, in_order, score
+from rlcore.rollout.trajectories import Request, Trajectory
 from schemas.errors import UserError
 from schemas.recipe import EvaluateSection
 from schemas.rl import RewardSection
+from schemas.table_list import MESSAGES
 
 Scorer = Callable[[list[RewardRow]], list[Reward]]
 

@@ -18,7 +18,7 @@ Metrics, with n = ``evaluate.samples``:
 
 Completions without a score are left out of the first four lines and counted in ``unscored``; a
 figure that no prompt qualifies for is left out, as are accuracies where no reward function checks
-correctness. Rows that ask the same question (``results/repeated.py``) count as one: the mean of
+correctness. Rows that ask the same question (``results/paired.py``) count as one: the mean of
 their figures. Shares of questions carry Wilson intervals, the others a bootstrap over questions.
 "all" weighs every question alike.
 """
@@ -29,7 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from rlcore.evaluation.statistics import (
+from rlcore.algorithms.seeds import stream_seed
+from rlcore.algorithms.statistics import (
     Estimate,
     avg_at_k,
     bootstrap_mean,
@@ -37,8 +38,7 @@ from rlcore.evaluation.statistics import (
     pass_at_k,
     wilson,
 )
-from rlcore.results.repeated import with_question
-from rlcore.seeds import stream_seed
+from rlcore.results.paired import with_question
 from schemas.outcomes import FinishReason, Outcome
 from schemas.recipe import EvaluateSection
 

@@ -1,19 +1,62 @@
-"""How the agents are asked: all of a round at once, and again where they cannot be read."""
+"""How the agents are asked: all of a round at once, again where their answer cannot be read."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Sampling
 from rlcore.evolve.prompts import Prompts, Row
-from rlcore.evolve.reading import Verdict, answer_in, verdict_in
-from rlcore.seeds import stream_seed
-from rlcore.trajectories.collect import Engines, collect, in_order
-from rlcore.trajectories.episodes import Episodes
-from rlcore.trajectories.types import Request, Trajectory
+from rlcore.rewards.boxed import last_boxed
+from rlcore.rollout.episodes import Engines, Episodes, collect, in_order
+from rlcore.rollout.trajectories import Request, Trajectory
 from schemas.errors import UserError
 from schemas.evolve import EvolveSection
 from schemas.outcomes import FinishReason
+
+OPEN, CLOSE = "<answer>", "</answer>"
+_BOX = "\\boxed"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier says of a solution: its ``report``, and ``accepts`` 0 or 1."""
+
+    report: str
+    accepts: int
+
+
+def answer_in(text: str, form: str, reason: FinishReason) -> str | None:
+    """Return the answer that the last turn ``text`` of the policy gives.
+
+    ``form`` "tag": the text ends with ``<answer>...</answer>``, which holds something. "text": the
+    policy ended the text by itself (``reason``), and it is the answer.
+
+    >>> answer_in("6 * 7 <answer> 42 </answer>", "tag", FinishReason.STOP)
+    '42'
+    """
+    text = text.strip()
+    if form == "text":
+        return text if text and reason == FinishReason.STOP else None
+    if not text.endswith(CLOSE):
+        return None
+    _, opened, answer = text.removesuffix(CLOSE).rpartition(OPEN)
+    if not opened or CLOSE in answer:
+        return None
+    return answer.strip() or None
+
+
+def verdict_in(text: str) -> Verdict | None:
+    r"""Return the verdict of a verifier's ``text``: its last ``\boxed{0}`` or ``\boxed{1}``, and
+    the report before it.
+
+    >>> verdict_in("The sum is wrong. \\boxed{0}")
+    Verdict(report='The sum is wrong.', accepts=0)
+    """
+    report, box, rest = text.rpartition(_BOX)
+    value = last_boxed(box + rest) if box else None
+    return Verdict(report.strip(), int(value)) if value in ("0", "1") else None
+
 
 T = TypeVar("T")
 POLICY, INDEPENDENT, VERIFIER = "policy", "independent", "verifier"

@@ -1,4 +1,5 @@
-"""What the agents are shown: a problem and the memory, or a problem and a solution, as token ids.
+"""The vote on a solution, and what the agents are shown: a problem and the memory, or a problem
+and a solution, as token ids.
 
 A problem is given by its messages alone. Ground truths and whatever else a row of the data holds
 stay out of the rows that ``problems_of`` returns, which are all that an agent, or an environment
@@ -16,15 +17,66 @@ import polars as pl
 from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 
-from rlcore.data.chat import Refused, Tools, encode_prompts
-from rlcore.data.turns import harmless
-from rlcore.evolve.memory import Entry
+from rlcore.models.chat import Refused, Tools, encode_prompts
 from rlcore.rewards.types import prompt_text
+from rlcore.rollout.turns import harmless
 from schemas.errors import UserError
 from schemas.evolve import EvolveSection
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A solution that a round came to. ``score``: the vote, 0 or 1. ``length``: tokens that the
+    policy sampled for it."""
+
+    round: int
+    solution: str
+    report: str
+    score: int
+    length: int
+
+
+def vote(verdicts: Sequence[int]) -> int:
+    """Return 1 where more than half of ``verdicts`` (0 or 1 each) are 1, else 0: a tie rejects.
+
+    >>> vote([1, 1, 0]), vote([1, 0]), vote([])
+    (1, 0, 0)
+    """
+    return int(2 * sum(verdicts) > len(verdicts))
+
+
+def report_of(verdicts: Sequence[int], reports: Sequence[str | None]) -> str:
+    """Return the report of the first verifier that agrees with the vote; "" where none gave one.
+
+    ``reports``: None of a verifier that could not be read.
+    """
+    decision = vote(verdicts)
+    agreeing = (
+        report
+        for verdict, report in zip(verdicts, reports, strict=True)
+        if report is not None and verdict == decision
+    )
+    return next(agreeing, "")
+
+
+def best(entries: Sequence[Entry], count: int) -> list[Entry]:
+    """Return the ``count`` best of ``entries``, the best first: those with the lowest sum of two
+    ranks, by score from high to low and by length from short to long.
+
+    A rank counts the entries that are strictly better, so equal ones share a rank. Of equal sums
+    the higher score comes first, then the later round.
+    """
+
+    def order(entry: Entry) -> tuple[int, int, int]:
+        by_score = sum(other.score > entry.score for other in entries)
+        by_length = sum(other.length < entry.length for other in entries)
+        return by_score + by_length, -entry.score, -entry.round
+
+    return sorted(entries, key=order)[:count]
+
 
 TEMPLATES = Path(__file__).parent / "templates"
 Row = dict[str, Any]

@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rlcore.evaluation.statistics import avg_at_k, majority
+from rlcore.algorithms.statistics import avg_at_k, majority
 from rlcore.evaluation.summary import ALL, Figure
-from rlcore.evolve.memory import best, vote
-from rlcore.evolve.prompts import scored_text
+from rlcore.evolve.prompts import best, scored_text, vote
 from rlcore.evolve.rounds import Round, remembered, votes_of
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored import check_unscored

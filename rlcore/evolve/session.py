@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Self
 
 import polars as pl
 
-from rlcore.cluster.activity import activity
+from rlcore.cluster.progress import activity
 from rlcore.data.prepare import prepare
-from rlcore.engines.loading import load_model_directory
+from rlcore.engines.pool import load_model_directory
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evolve.agents import Agents
 from rlcore.evolve.prompts import Prompts, Row, problems_of
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.rewards.coverage import check_covered
+from rlcore.rewards.truths import check_covered
 from rlcore.rewards.types import Reward, RewardRow
-from rlcore.trajectories.episodes import episodes_of
-from rlcore.workers.workers import Workers
+from rlcore.rl.workers import Workers
+from rlcore.rollout.episodes import episodes_of
 from schemas.environment import EnvironmentSection
 from schemas.recipe import Recipe
 

@@ -18,12 +18,11 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.utils import deterministic
 
-from rlcore.cluster.loopback import LOOPBACK_ENV
+from rlcore.cluster.surroundings import LOOPBACK_ENV, limit_onednn
 from rlcore.learner.model import TokenModel
 from rlcore.learner.shards import read_shards, write_shards
 from rlcore.learner.spec import LearnerSpec
-from rlcore.onednn import limit_onednn
-from rlcore.weights.digest import canonical_names
+from rlcore.models.weight_digest import canonical_names
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic,
 from rlcore.learner.model import load_model
 from rlcore.learner.packing_check import settle_attention, worst
 from rlcore.learner.passes import Accumulated, Passes, StepReport, accumulate, apply, over_steps
-from rlcore.learner.peak import peak_flops
 from rlcore.learner.spec import (
     LearnerSpec,
     Term,
@@ -27,10 +26,10 @@ from rlcore.learner.spec import (
     VersionConflict,
 )
 from rlcore.learner.state import Versions, load_state, save_state
+from rlcore.learner.utilisation import peak_flops, training_cost
 from rlcore.learner.weights import LearnerWeights
-from rlcore.models.flops import training_cost
 from rlcore.models.packing import MicroBatch, Sequences
-from rlcore.weights.stamp import WeightStamp, WeightUpdate
+from rlcore.models.weight_digest import WeightStamp, WeightUpdate
 from schemas.errors import UserError
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.learner.attention import AUTO, FLASH, INSTALL, SDPA, flash_problem
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.architectures import plain_attention
 from rlcore.models.files import COMPANION_FILES, with_dtype
 from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.gpu.norms import speed_up_norms
 from rlcore.models.logprobs import TokenLogprobModel, check_head, turn_off_dropout
-from rlcore.models.softcap import plain_attention
 from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
-from rlcore.weights.files import checkpoint_shapes, read_checkpoint
+from rlcore.models.weight_files import checkpoint_shapes, read_checkpoint
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

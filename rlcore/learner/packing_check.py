@@ -1,4 +1,5 @@
-"""Whether a model keeps packed documents apart; measured on the model itself, once, at load.
+"""Whether a model keeps packed documents apart, and whether one of an architecture that nobody
+has taken through the pipeline can be trained: measured on the model itself, once, at load.
 
 Positions that restart within a row tell most architectures where a document begins. Others ignore
 them: a recurrent or convolutional state continues across the boundary (LFM2, Falcon-H1, Qwen3.5),
@@ -7,19 +8,43 @@ documents are packed and compared with each alone.
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 
-from rlcore.learner.attention import AUTO, SDPA, choose_attention, flash_problem
-from rlcore.learner.model import TokenModel
+from rlcore.learner.attention import AUTO, choose_attention, flash_problem
+from rlcore.learner.model import TokenModel, load_model, write_hf_directory
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.architectures import EAGER, SDPA, plain_attention
 from rlcore.models.gpu.blocks import BLOCKS
+from rlcore.models.names import empty_model, file_state, from_files
 from rlcore.models.packing import MicroBatch, Sequences, pack
-from rlcore.models.softcap import plain_attention
 from rlcore.models.tree_mask import takes_masks
 from rlcore.models.values import TokenValueModel
 from schemas.errors import UserError
+
+LISTED = (
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Phi3ForCausalLM",
+    "GPTNeoXForCausalLM",
+    "GPT2LMHeadModel",
+    "Olmo2ForCausalLM",
+    "GraniteForCausalLM",
+    "SmolLM3ForCausalLM",
+    "Qwen3NextForCausalLM",
+    "FalconH1ForCausalLM",
+    "Lfm2ForCausalLM",
+)
+
 
 # Nats. Rounding is smaller, also times ROUNDING_FACTOR; the smallest leak observed is .1.
 FLOORS = {"float32": 1e-4, "bfloat16": 0.05}
@@ -255,3 +280,38 @@ def _outputs(model: TokenModel, batch: MicroBatch, device: str) -> np.ndarray:
     target_ids = torch.from_numpy(batch.target_ids).to(device)
     logprobs, *_ = model(**inputs, target_ids=target_ids, blocks=batch.blocks)
     return logprobs.double().cpu().numpy()
+
+
+SAME = 1e-5  # nats: the same weights in the same passes
+
+
+def try_architecture(directory: Path) -> None:
+    """Load the model of ``directory``, write it as the learner does, load that, and compare their
+    log-probs, in float32 on CPU; nothing for a class that is listed.
+
+    Raises ``UserError`` naming the class: where its logits or its attention are not those of a
+    causal language model (``load_model``, ``check_packing``), or it is another model once written.
+    """
+    kind = type(empty_model(directory))
+    name = kind.__name__
+    if name in LISTED:
+        return
+    attention = SDPA if kind._supports_sdpa else EAGER
+    with torch.random.fork_rng(devices=[]), TemporaryDirectory(prefix="rl-trial-") as folder:
+        spec = LearnerSpec(str(directory), trainable=False, attn_implementation=attention)
+        model = load_model(spec, "cpu")
+        check_packing(model, spec, "cpu")
+        before, state = outputs_alone(model, "cpu"), file_state(model.lm)
+        held = model.lm.state_dict()
+        same = all(torch.equal(held[n], t) for n, t in from_files(model.lm, state).items())
+        write_hf_directory(
+            Path(folder), source=directory, state=state, dtype=spec.dtype, architecture=name
+        )
+        again = load_model(replace(spec, model_dir=folder), "cpu")
+        moved = float(np.abs(outputs_alone(again, "cpu") - before).max())
+    if not (same and moved <= SAME):
+        raise UserError(
+            f"model.path = '{directory}' is a {name}, which once written and loaded again gives"
+            f" other log-probs (by {moved:.2g} nats), so its checkpoints and exports would be"
+            " another model; use an architecture of docs/architectures.md"
+        )

@@ -13,14 +13,9 @@ from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.packing_check import PackingCheck
 from rlcore.learner.plan import StepPlan, TermPlan, plan_step, require_distinct_names
 from rlcore.learner.spec import LearnerSpec, Term
-from rlcore.models.flops import TrainingCost
+from rlcore.learner.utilisation import TrainingCost
 from rlcore.models.gpu.blocks import BLOCKS
-from rlcore.models.packing import (
-    MicroBatch,
-    Sequences,
-    idle_micro_batch,
-    pack,
-)
+from rlcore.models.packing import MicroBatch, Sequences, idle_micro_batch, pack
 from rlcore.models.rows import Layout
 
 

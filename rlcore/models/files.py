@@ -22,7 +22,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from rlcore.weights.stored import INDEX_FILE, weight_files
+from rlcore.models.weight_files import INDEX_FILE, weight_files
 from schemas.errors import UserError
 
 # Names of sizes in the config.json of older classes -> those of most.

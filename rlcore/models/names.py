@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.models.files import INDEX_FILE, read_config
-from rlcore.weights.digest import canonical_names
-from rlcore.weights.files import checkpoint_shapes
+from rlcore.models.weight_digest import canonical_names
+from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 
 # Masks that older code kept among the weights; transformers lists them for some classes only.

@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
 
 from rlcore.models.files import SIZE_NAMES, read_config
 from rlcore.models.smollm2 import FOLDER
-from rlcore.weights.stored import stored_tensors
+from rlcore.models.weight_files import stored_tensors
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 

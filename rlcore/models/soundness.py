@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlcore.weights.stored import StoredTensor, refuse_pointer, stored_tensors
+from rlcore.models.weight_files import StoredTensor, refuse_pointer, stored_tensors
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import torch
 from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 
-from rlcore.models.softcap import caps_attention
+from rlcore.models.architectures import caps_attention
 
 
 def takes_masks(model: PreTrainedModel) -> bool:

@@ -11,20 +11,19 @@ from itertools import groupby
 import polars as pl
 
 from rlcore.data.datasheet import Sheet, datasheet
-from rlcore.diagnostics.evidence import Evidence
 from rlcore.diagnostics.measures import learns_from_a_model
+from rlcore.diagnostics.types import Evidence
 from rlcore.diagnostics.watch import Finding, diagnose
-from rlcore.report.curves import RL, Curves, curves
-from rlcore.report.curves import STAGES as TRAINED
+from rlcore.report.draw import RL, Curves, curves
+from rlcore.report.draw import STAGES as TRAINED
 from rlcore.report.evaluation import Evaluation, of_checkpoints
 from rlcore.report.samples import Asked, answers_of_checkpoints
 from rlcore.results.folders import SUMMARY
 from rlcore.results.metrics import metrics_frame
-from rlcore.results.restarts import RestartRecord, restarts_of
 from rlcore.results.run import Run, StageRecord
-from rlcore.results.summary import phase_seconds, proxy_and_truth, token_rates
-from rlcore.results.verdict import verdict
-from rlcore.rl.history import KIND as ITERATIONS
+from rlcore.results.stage_rows import RestartRecord, restarts_of
+from rlcore.results.summary import phase_seconds, proxy_and_truth, token_rates, verdict
+from rlcore.rl.records import KIND as ITERATIONS
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.checks import ArtifactError
 from schemas.artifacts import ArtifactRef, Manifest

@@ -12,12 +12,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from rlcore.report.curves import RL, STAGES, proxy_panels
-from rlcore.report.draw import number, picture
+from rlcore.report.draw import RL, STAGES, number, picture, proxy_panels
 from rlcore.report.facts import Facts
-from rlcore.report.lineage_picture import lineage_png
-from rlcore.report.markdown import code, plain, quoted
-from rlcore.report.write import INDEX, TEMPLATES
+from rlcore.report.text import code, plain, quoted
+from rlcore.report.write import INDEX, TEMPLATES, lineage_png
 from rlcore.results.folders import REPORTS
 
 # Returns the address of the picture that is drawn by calling the last argument; the second one is

@@ -1,9 +1,10 @@
-"""Figures in words of people, and text that a model, a data set or a reward wrote, made fit to be
-shown; escaping is the template's."""
+"""Figures in words of people, and text that a model, a data set or a reward wrote, made fit to
+be shown, also in Markdown; HTML is escaped by the template."""
 
+import re
 import unicodedata
 
-from rlcore.redaction import redact
+from rlcore.recipes.redaction import redact
 
 SHOWN_CHARACTERS = 2000  # of one prompt or response
 TAIL = 500  # of these, from its end: answers stand there
@@ -67,3 +68,47 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+SHOWN_IN_MARKDOWN = 1200  # of one prompt or completion
+MARKDOWN_CHARACTERS = str.maketrans(
+    {c: f"\\{c}" for c in r"\`*_{}[]()#+-.!|~$:@="} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+)
+
+
+def plain(text: str) -> str:
+    """Return text that Markdown shows literally, in one line, without control characters and
+    secrets.
+
+    >>> plain("a_b <c>")
+    'a\\\\_b &lt;c&gt;'
+    """
+    return one_line(redact(text)).translate(MARKDOWN_CHARACTERS)
+
+
+def quoted(text: str) -> str:
+    """Return the beginning of a long text as a block quote, line by line, which wraps; nothing in
+    the text is markup or ends the quote."""
+    text = redact(text)  # before it is cut, perhaps within a secret
+    cut = text if len(text) <= SHOWN_IN_MARKDOWN else f"{text[:SHOWN_IN_MARKDOWN]} ..."
+    paragraphs: list[list[str]] = [[]]
+    for line in cut.splitlines():
+        indent = "\N{NO-BREAK SPACE}" * (len(line) - len(line.lstrip()))
+        if line.strip():
+            paragraphs[-1].append(f"> {indent}{plain(line)}")
+        elif paragraphs[-1]:
+            paragraphs.append([])
+    shown = "\n>\n".join("\\\n".join(lines) for lines in paragraphs if lines)
+    return f"{shown or '> *empty*'}\n"
+
+
+def code(text: str) -> str:
+    """Return one line of text as inline code, which no content can end.
+
+    >>> code("/a`b")
+    '`` /a`b ``'
+    """
+    line = one_line(redact(text))
+    longest = max((len(run) for run in re.findall("`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {line} {fence}" if longest else f"{fence}{line}{fence}"

@@ -1,6 +1,8 @@
 """Two evaluations on the prompts that both have: the difference of each figure with its 95 %
 interval, and conditions on it.
 
+Copies say nothing more of a policy than more samples do, so intervals are of questions.
+
 Letters: P prompts that both evaluations have, U distinct values among them, B bootstrap draws.
 """
 
@@ -11,9 +13,30 @@ from typing import Literal
 import numpy as np
 import polars as pl
 
-from rlcore.results.repeated import with_question
 from schemas.errors import UserError, did_you_mean
 from schemas.outcomes import Outcome
+
+
+def with_question(completions: pl.DataFrame) -> pl.DataFrame:
+    """Return ``completions`` with ``question``: the least uid of the rows of its source and subset
+    that have the same prompt.
+
+    Episodes that begin with the same text differ in their environment, so each is its own.
+    """
+    first = pl.col("uid").min().over("data_source", "subset", "prompt")
+    played = pl.col("turns").list.len() > 0
+    return completions.with_columns(
+        pl.when(played).then(pl.col("uid")).otherwise(first).alias("question")
+    )
+
+
+def one_per_question(prompts: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of a Prompts table that are the ``question`` of a completion of theirs."""
+    said = pl.col("prompt").list.eval(pl.element().struct.field("content")).list.join("\n")
+    asked = prompts.with_columns(asked=said)
+    first = pl.col("uid").min().over("data_source", "subset", "asked")
+    return asked.filter(pl.col("uid") == first).drop("asked")
+
 
 RESAMPLES = 2000  # bootstrap draws: the ends of a 95 % interval move by about 1 % of its width
 SEED = 0

@@ -20,8 +20,8 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.recipe_text import write_yaml
-from rlcore.recipes import recipe_digest
+from rlcore.recipes.load import recipe_digest
+from rlcore.recipes.text import write_yaml
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.fingerprint import LIBRARIES, PACKAGES, ROOT, installed
 from rlcore.store.outside import files_read

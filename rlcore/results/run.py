@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.folders import (
     CALL,
     RECIPE,

@@ -1,4 +1,4 @@
-"""What a person names of a store: a run, KIND/KEY, digits of a digest, a directory."""
+"""What a person names of a store: a run, a model, KIND/KEY, digits of a digest, a directory."""
 
 import json
 import re
@@ -6,13 +6,36 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
+from rlcore.models.files import model_directory
 from rlcore.results.folders import EXPORT, LATEST, RUNS, run_folder, run_names
 from rlcore.results.provenance import INPUTS
 from rlcore.results.run import Run
 from rlcore.store.checks import MANIFEST, ArtifactError, file_digest
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest
-from schemas.errors import UserError
+from schemas.errors import UserError, did_you_mean
+
+
+def model_path(name: str, runs: Path) -> str:
+    """Return the directory of the model of the run ``name``, its export or its policy where it has
+    none; ``name`` itself where no run below ``runs`` has it: a directory, or a name of the hub.
+
+    Raises UserError with the nearest run where it can be neither, and for a run without a policy.
+    """
+    if run_folder(name, runs) is None and name != LATEST:
+        known = run_names(runs)
+        if "/" not in name and not Path(name).is_dir() and (meant := did_you_mean(name, known)):
+            raise UserError(f"'{name}' is neither a model directory nor a run in {runs}{meant}")
+        return name
+    run = Run.open(name, runs)
+    ref = run.result("export") or run.result("rl")
+    if ref is None:
+        raise UserError(
+            f"the run '{run.name}' has no policy yet; it has come to {', '.join(run.stages)}; let"
+            " it finish, or run its recipe again to continue it"
+        )
+    return str(model_directory(run.store.directory(ref)))
+
 
 LEAST_DIGITS = 6
 SHOWN = 12  # digits of a digest

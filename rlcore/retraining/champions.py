@@ -21,6 +21,7 @@ import polars as pl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from rlcore.evaluation.promotion import Decision, OnSet, Verdict
+from rlcore.results.roots import CHAMPIONS, EXPORT
 from rlcore.store.artifacts import (
     ArtifactError,
     ArtifactStore,
@@ -34,7 +35,7 @@ from rlcore.store.tables import polars_schema
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError, did_you_mean
 
-CHAMPIONS, DECISIONS, EXPORT = "champions", "decisions", "export"
+DECISIONS = "decisions"
 FIRST, PROMOTED, BY_HAND, ROLLED_BACK = "first", "promoted", "by hand", "rolled back"
 TURN_S = 60.0  # how long another's turn, of a second or two, is waited for
 KEY_DIGITS = 32

@@ -10,8 +10,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.evaluation.promotion import Decision, Verdict, alpha_of, check_sets, decide
-from rlcore.results.paired import prompt_values
-from rlcore.results.repeated import with_question
+from rlcore.results.paired import prompt_values, with_question
 from rlcore.retraining.champions import (
     DECISIONS,
     Champion,

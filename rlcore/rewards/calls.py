@@ -1,8 +1,12 @@
-"""How a loaded reward function is called: row by row, on a prompt's rows at once, or side by side.
+"""How a loaded reward function is called: row by row, on a prompt's rows at once, or side by
+side.
 
 A function's exception is the outcome of its rows.
 """
 
+import asyncio
+import json
+import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
@@ -107,3 +111,37 @@ def failure_text(error: BaseException) -> str:
     """Return type and message of ``error``, as a detail."""
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+_LONGEST_MESSAGE = 2**30
+
+
+def serve(
+    link: socket.socket, function: AsyncFunction, answer: Callable[[int, Reward, float], bytes]
+) -> None:
+    """Answer the rows that arrive on ``link`` as they end, until the parent closes it.
+
+    The parent decides how many are under way at once.
+    """
+    asyncio.run(_serve(link, function, answer))
+
+
+async def _serve(
+    link: socket.socket, function: AsyncFunction, answer: Callable[[int, Reward, float], bytes]
+) -> None:
+    reader, writer = await asyncio.open_connection(sock=link, limit=_LONGEST_MESSAGE)
+    running: set[asyncio.Task[None]] = set()
+
+    async def score(index: int, row: RewardRow, timeout_s: float) -> None:
+        reward, seconds = await function.result(row, timeout_s)
+        writer.write(answer(index, reward, seconds))
+        await writer.drain()
+
+    while line := await reader.readline():
+        message = json.loads(line)
+        for call in message["calls"]:
+            for index, *fields in call:
+                row = RewardRow(*fields)
+                task = asyncio.create_task(score(index, row, message["timeout_s"]))
+                running.add(task)  # the loop keeps weak references only
+                task.add_done_callback(running.discard)

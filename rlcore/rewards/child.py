@@ -113,7 +113,7 @@ def _serve(link: socket.socket) -> None:
     _send(link, {"ready": True, "async": isinstance(function, AsyncFunction)})
     if isinstance(function, AsyncFunction):
         # asyncio takes a third of the start-up time, and few functions need it.
-        from rlcore.rewards.side_by_side import serve
+        from rlcore.rewards.calls import serve
 
         serve(link, function, _answer)
         return

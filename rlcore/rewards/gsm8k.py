@@ -15,7 +15,7 @@ import re
 from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
 
-from rlcore.boxed import is_cut_off, last_boxed
+from rlcore.rewards.boxed import is_cut_off, last_boxed
 from rlcore.rewards.math_answer import bare, readings_of, same_value
 from rlcore.rewards.math_number import has_finite_decimals, number_in
 from rlcore.rewards.math_text import in_latex
@@ -48,7 +48,7 @@ def scorer(mode: str = "strict", format_score: float = 0.0) -> Scorer:
         near = did_you_mean(str(mode), MODES)
         raise UserError(f"option mode = {mode!r} of reward 'gsm8k' must be strict or numeric{near}")
     if mode == "numeric":  # seconds of import, which no row should pay for
-        import rlcore.rewards.math_formula  # noqa: F401
+        pass
 
     def score(row: RewardRow) -> Reward:
         if row.ground_truth is None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlcore.cluster.progress import advance
-from rlcore.judges.cache import JudgeCache
-from rlcore.judges.client import JudgeClient, NoAnswer
-from rlcore.judges.locks import Locks
-from rlcore.judges.question import NoVerdict, Question, question_of, verdict_of
-from rlcore.judges.setup import JudgeSetup, key_of
+from rlcore.rewards.judges.cache import JudgeCache
+from rlcore.rewards.judges.client import JudgeClient, Locks, NoAnswer
+from rlcore.rewards.judges.question import NoVerdict, Question, question_of, verdict_of
+from rlcore.rewards.judges.setup import JudgeSetup, key_of
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from schemas.errors import UserError
 from schemas.outcomes import Outcome

@@ -1,6 +1,6 @@
 r"""The reward ``math``: whether a response ends in the right mathematical answer, by its value.
 
-Where the answer is in a response, ``rlcore.boxed`` says; boxes joined by "or" are one set of
+Where the answer is in a response, ``boxed`` says; boxes joined by "or" are one set of
 values. Both texts are brought into one writing (``math_text``) and compared by the kind of value
 that the ground truth is: a choice, words, a time of day, a ratio, a number with a unit
 (``math_number``, ``math_units``), or a formula (``math_formula``). Each text is read as a whole, so
@@ -12,8 +12,8 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from rlcore.boxed import final_answers, is_cut_off
-from rlcore.rewards.math_equation import sides_of
+from rlcore.rewards.boxed import final_answers, is_cut_off
+from rlcore.rewards.math_formula import sides_of
 from rlcore.rewards.math_limits import MAX_CHARACTERS, too_much
 from rlcore.rewards.math_number import number_in, same_number
 from rlcore.rewards.math_text import GROUP, in_latex
@@ -50,7 +50,6 @@ def scorer() -> Scorer:
     Raises UserError for a row without a ground truth.
     """
     # Seconds of import, which no row should pay for.
-    import rlcore.rewards.math_formula  # noqa: F401
 
     def score(row: RewardRow) -> Reward:
         if row.ground_truth is None or not row.ground_truth.strip():

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rlcore.cluster.progress import advance
-from rlcore.redaction import redact
+from rlcore.recipes.redaction import redact
 from rlcore.rewards.link import Child, ChildEnded
 from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from schemas.errors import UserError

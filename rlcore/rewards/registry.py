@@ -22,7 +22,7 @@ from rlcore.rewards import (
     response_format,
 )
 from rlcore.rewards.calls import AsyncFunction, BatchFunction, Function, RowFunction
-from rlcore.rewards.environment import check_environment
+from rlcore.rewards.link import check_environment
 from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.sandbox.probe import find_sandbox

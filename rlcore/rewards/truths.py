@@ -1,12 +1,40 @@
-"""Whether the ground truths of a dataset are what the built-in reward functions compare with."""
+"""Whether a dataset and the reward functions fit: each prompt has one, and its ground truth is
+what the function compares with."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+import polars as pl
+
 from rlcore.rewards import arithmetic, code, gsm8k, instructions, math_answer
-from schemas.errors import UserError
+from schemas.errors import UserError, did_you_mean
 from schemas.rl import RewardFunction
+
+
+def check_covered(
+    prompts: pl.DataFrame | pl.LazyFrame, functions: Sequence[RewardFunction]
+) -> None:
+    """Raise UserError where no function scores some of ``prompts`` (the Prompts table; of a lazy
+    one, few rows are in memory at a time), or one names a data source that no prompt has."""
+    counted = prompts.lazy().group_by("data_source", "reward_style").len()
+    kinds = counted.sort("data_source", "reward_style").collect(engine="streaming")
+    sources = kinds["data_source"].unique().sort().to_list()
+    for index, function in enumerate(functions):
+        for source in function.data_sources:
+            if source not in sources:
+                raise UserError(
+                    f"reward.functions[{index}].data_sources names {source!r}, and the prompts are"
+                    f" of {', '.join(sources)}{did_you_mean(source, sources)}; leave it out"
+                )
+    for source, style, rows in kinds.iter_rows():
+        if not any(function.scores(source, style) for function in functions):
+            raise UserError(
+                f"reward.functions: none scores the {rows} prompts of data_source {source!r} with"
+                f" reward_model.style {style!r}; name one for them, or leave them out by"
+                " data.filters"
+            )
+
 
 # Name of a function -> what raises UserError for a ground truth that it cannot read, given its
 # options. All others of ours need none.

@@ -1,16 +1,36 @@
-"""How many rows may be unscored before a stage stops.
+"""How many rows may be unscored before a stage stops, and what each function contributed.
 
 Errors are failures of our side: reward code, judge, engine (rows "error" and "aborted"). Timeouts
 depend on speed: another machine could have scored the row. Each has its own bound. A bad response
 of the policy gets a verdict and is neither.
 """
 
-from collections import Counter
+import json
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def part_metrics(rewards: "pl.DataFrame") -> dict[str, float]:
+    """Return ``reward/<function>/mean`` of a Rewards table: unweighted, over the rows that have it.
+
+    A single function gets no metric, as it would equal ``critic/score/mean``.
+    """
+    values: dict[str, list[float]] = defaultdict(list)
+    for parts in rewards["parts"]:
+        for name, value in json.loads(parts).items():
+            values[name].append(value)
+    if len(values) < 2:
+        return {}
+    return {f"reward/{name}/mean": sum(seen) / len(seen) for name, seen in sorted(values.items())}
+
 
 ERRORS = (Outcome.ERROR.value, Outcome.ABORTED.value)
 TIMEOUTS = (Outcome.TIMEOUT.value,)

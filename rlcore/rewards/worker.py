@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rlcore.judges.setup import JudgeSetup
-from rlcore.rewards.environment import environment_of
+from rlcore.rewards.judges.setup import JudgeSetup
+from rlcore.rewards.link import environment_of
 from rlcore.rewards.process import RECYCLE_ROWS, FunctionProcess
 from rlcore.rewards.registry import Spec, check_functions, specs_of
 from rlcore.rewards.types import Kind, Reward, RewardRow
@@ -95,7 +95,7 @@ class RewardWorker:
 
 
 def _judge(spec: Spec, judges: JudgeSetup | None) -> "JudgeFunction":
-    from rlcore.rewards.judge import JudgeFunction  # its client takes a second to import
+    from rlcore.rewards.judge import JudgeFunction
 
     name, _, options = spec
     assert judges is not None, "the recipe holds the judges that it names"

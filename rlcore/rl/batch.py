@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.models.packing import Sequences
-from rlcore.ragged import to_arrays
+from rlcore.models.ragged import to_arrays
 from schemas.artifacts import ArtifactRef
 
 Read = Callable[[ArtifactRef, str], pl.DataFrame]

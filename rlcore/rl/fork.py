@@ -1,4 +1,8 @@
-"""RL that goes on from a checkpoint of another run (``rl.fork``), which the records then name.
+"""RL that continues from what is recorded: of fewer iterations, or from a checkpoint of another
+run (``rl.fork``), which the records then name.
+
+Prompts, seeds and the KL coefficient are functions of the iteration alone, and validation that was
+due only because RL ended is left out again (``LoopState.within``).
 
 The iterations count on, so that under equal settings the first one of the fork is the next one of
 that run: the same prompts, seeds and learning rate.
@@ -10,13 +14,53 @@ from dataclasses import replace
 from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.learner.checkpoints import Learners
 from rlcore.models.files import MODEL_FOLDER
-from rlcore.rl.recorded import RecordedIterations
+from rlcore.rl.records import RecordedIterations
 from rlcore.rl.state import LoopState
+from rlcore.rl.update import step_rates
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
+from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
+
+
+def why_from_zero(recipe: Recipe, before: int, done: int) -> str | None:
+    """Return why RL of ``recipe`` cannot go on after iteration ``done`` of a run that was to have
+    ``before`` iterations; None where it can, as every step had the learning rate that it has
+    now."""
+    rl = recipe.rl
+    shorter = rl.model_copy(update={"iterations": before})
+    warmup = rl.critic.warmup_iterations if rl.critic else 0
+    trained = [("rl.update.optimizer", rl.update.optimizer, warmup)]
+    if rl.critic is not None:
+        trained.append(("rl.critic.optimizer", rl.critic.optimizer, 0))
+    for path, optimizer, rested in trained:
+        for update in range(max(0, done - rested)):
+            then = step_rates(shorter, optimizer, update, before - rested)
+            now = step_rates(rl, optimizer, update, rl.iterations - rested)
+            if then != now:
+                number = update + rested + 1
+                return _sentence(path, optimizer, number, then, now, before, rl.iterations)
+    return None
+
+
+def _sentence(
+    path: str,
+    optimizer: Optimizer,
+    iteration: int,
+    then: list[float],
+    now: list[float],
+    before: int,
+    total: int,
+) -> str:
+    old, new = next(pair for pair in zip(then, now, strict=True) if pair[0] != pair[1])
+    return (
+        f"{path}.schedule (kind = '{optimizer.schedule.kind}') depends on rl.iterations: the"
+        f" learning rate of iteration {iteration} was {old:.3g} of {before} and is {new:.3g} of"
+        f" {total}; kind = 'constant' with warmup_steps would go on"
+    )
+
 
 ROLE = "fork"  # of the record that a fork begins with, as a parent of its first record
 SHAPE = (f"{MODEL_FOLDER}/config.json", f"{MODEL_FOLDER}/tokenizer.json")

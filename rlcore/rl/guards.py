@@ -4,8 +4,8 @@ died. What shows only over iterations is the diagnostics' (``rlcore/diagnostics`
 import numpy as np
 import polars as pl
 
+from rlcore.models.weight_digest import WeightStamp
 from rlcore.rewards.unscored import check_unscored
-from rlcore.weights.stamp import WeightStamp
 from schemas.errors import UserError
 from schemas.rl import GapBound, RewardSection
 

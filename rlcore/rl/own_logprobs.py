@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import UpdateRequest
-from rlcore.ragged import from_arrays, to_arrays
+from rlcore.models.ragged import from_arrays, to_arrays
 from rlcore.rl.batch import arrays_of, sequences_of
 from rlcore.rl.scores import estimated_kl, masked_mean
 from rlcore.rl.update import Step, iteration_of
-from rlcore.seeds import stream_seed
 from schemas.recipe import Recipe
 from schemas.rl import FUSED_SAMPLE
 

@@ -17,34 +17,31 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.cluster.activity import activity
+from rlcore.cluster.progress import activity
 from rlcore.models.packing import Sequences
-from rlcore.ragged import to_arrays
+from rlcore.models.ragged import to_arrays
 from rlcore.rewards.types import is_finished
 from rlcore.rl.advantage import Advantages, advantages_table, signal_of, with_advantages
 from rlcore.rl.answers import RecentAnswers
 from rlcore.rl.batch import arrays_of, drawn, of_prompts
-from rlcore.rl.checkpoint import RLCheckpoints
 from rlcore.rl.fork import ROLE, Fork
 from rlcore.rl.groups import Groups, split_by_signal
 from rlcore.rl.guards import StaleWeightsError, check_fresh, check_rewards, check_sampler_gap
-from rlcore.rl.history import History
 from rlcore.rl.metrics import RECORD, SAVE, MetricsLog
 from rlcore.rl.probe import probe_memory
-from rlcore.rl.prompts import PromptRows
-from rlcore.rl.records import PACKED_FOR, Records
+from rlcore.rl.prompts import PromptRows, PromptStream
+from rlcore.rl.records import PACKED_FOR, History, Records
 from rlcore.rl.reward import score_rollouts
+from rlcore.rl.roles import RLWorkers
 from rlcore.rl.rollout import greedy_tables, sample_rollouts
 from rlcore.rl.scores import mean_sequence_kl, with_scores
-from rlcore.rl.state import LoopState, validation_due
-from rlcore.rl.stream import PromptStream
+from rlcore.rl.state import LoopState, RLCheckpoints, validation_due
 from rlcore.rl.sync import CANARY_GAP, CANARY_TOKENS, Canary, sync_weights
 from rlcore.rl.training import Training
 from rlcore.rl.validation import Validation, validation_prompts
-from rlcore.rl.workers import RLWorkers
+from rlcore.rollout.episodes import episodes_of
+from rlcore.rollout.trajectories import Trajectory
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.trajectories.episodes import episodes_of
-from rlcore.trajectories.types import Trajectory
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 

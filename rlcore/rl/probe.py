@@ -15,12 +15,12 @@ from rlcore.learner.attention import AUTO, FLASH
 from rlcore.learner.spec import Term
 from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.packing import Sequences
-from rlcore.ragged import from_arrays, to_arrays
+from rlcore.models.ragged import from_arrays, to_arrays
 from rlcore.rl.advantage import advantage_columns
+from rlcore.rl.roles import RLWorkers
 from rlcore.rl.scores import with_scores
 from rlcore.rl.state import LoopState
 from rlcore.rl.update import critic_request, critic_steps, policy_request, policy_steps
-from rlcore.rl.workers import RLWorkers
 from schemas.context import longest_sequence
 from schemas.outcomes import FinishReason
 from schemas.recipe import Recipe

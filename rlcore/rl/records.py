@@ -1,19 +1,36 @@
-"""What an RL run records per iteration: rollouts, rewards, advantages, each an artifact.
+"""What an RL run records per iteration (rollouts, rewards, advantages, which weights it turned
+into which), each an artifact, and how it is read back.
 
 What this process has written or read in the iteration under way it keeps, so that a phase gets
 from memory what the one before it recorded. A phase that runs in another process reads it, once.
+
+``iterations/<key>/<iteration>`` holds one row, the digest of each tensor, and names as parents all
+rollouts, rewards and advantages that its update learnt from and the record before it. Checkpoints
+are pruned and these are not, so the weights of every iteration can be followed to the trajectories
+behind them.
+
+Engines draw by different random numbers, so a run goes on with the one it has. The name is in the
+lineage of all that RL records; read is that of its iterations, which are never pruned, and of which
+the first is there before a rollout.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
-from rlcore.rl.batch import beside, drawn, of_prompts
+from rlcore.learner.checkpoints import KIND as CHECKPOINT
+from rlcore.models.weight_digest import tensor_identity
+from rlcore.results.provenance import ENGINE
+from rlcore.rl.batch import beside, drawn, of_prompts, rounds_of
 from rlcore.rl.groups import Groups
+from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from schemas.artifacts import ArtifactRef
+from rlcore.store.checks import ArtifactError
+from rlcore.store.reader import ArtifactReader
+from schemas.artifacts import ArtifactRef, Manifest
+from schemas.errors import UserError
 
 # Metadata of advantages: tokens per pass of the learners that scored them and trained on them.
 PACKED_FOR = "packed_for"
@@ -123,3 +140,204 @@ class Records:
 def digests(parents: Mapping[str, ArtifactRef]) -> dict[str, str]:
     """Return the content of each parent, by role."""
     return {role: parent.sha256 for role, parent in parents.items()}
+
+
+KIND = "iterations"
+PREVIOUS = "previous"  # the role of the record before
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Writes the records of a run; an equal one of an earlier attempt stays."""
+
+    records: Records
+
+    def begin(
+        self, state: LoopState, tensors: Mapping[str, str], parents: Mapping[str, ArtifactRef]
+    ) -> None:
+        """Record the weights that RL begins with; its parents are those of the run, and
+        ``parents``: the record that a fork goes on from.
+
+        ``tensors``: the ``tensor_digests`` of the weights.
+        """
+        behind = {**self.records.lineage.parents, **parents}
+        self._record(state, state.digest, tensors, behind)
+
+    def extend(self, before: str, state: LoopState, tensors: Mapping[str, str]) -> None:
+        """Record the iteration that ``state`` is the state after; ``before``: digest of the weights
+        that it sampled with, ``tensors``: the ``tensor_digests`` of those after it."""
+        name = self.records.name(state.iteration)
+        learnt_from = self.records.find("advantages", name)
+        assert learnt_from is not None, "an update learns from recorded advantages"
+        drawn = {
+            role: parent
+            for role, parent in self.records.parents("advantages", name).items()
+            if parent.kind in ("rollouts", "rewards")
+        }
+        parents = {"advantages": learnt_from, **drawn, **self.parent(state.iteration - 1, PREVIOUS)}
+        self._record(state, before, tensors, parents)
+
+    def parent(self, iteration: int, role: str) -> dict[str, ArtifactRef]:
+        """Return the record of ``iteration`` as a parent with this role, none where there is no
+        record: of an iteration that an earlier version of this program ran, or a damaged one."""
+        found = self.records.find(KIND, self.records.name(iteration))
+        return {} if found is None else {role: found}
+
+    def _record(
+        self,
+        state: LoopState,
+        before: str,
+        tensors: Mapping[str, str],
+        parents: Mapping[str, ArtifactRef],
+    ) -> None:
+        row = pl.DataFrame(
+            {
+                "iteration": [state.iteration],
+                "version": [state.version],
+                "digest_before": [before],
+                "digest_after": [state.digest],
+                "cursor": [state.cursor],
+            }
+        )
+        weights = pl.DataFrame(
+            {
+                "tensor": list(tensors),
+                "digest": [tensor_identity(digest) for digest in tensors.values()],
+            },
+            schema={"tensor": pl.String, "digest": pl.String},
+        )
+        records, name = self.records, self.records.name(state.iteration)
+        if (found := records.find(KIND, name)) is not None:
+            same_parents = digests(records.parents(KIND, name)) == digests(parents)
+            if same_parents and records.store.table(found, KIND).equals(row):
+                return
+            records.discard(KIND, name)
+        lineage = replace(records.lineage, parents=parents)
+        tables = {KIND: row, "weights": weights}
+        records.store.put(KIND, name, tables=tables, lineage=lineage)
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """A row of the table ``iterations`` and its artifact; ``weights``: digest of each tensor by
+    name, after it."""
+
+    number: int
+    version: int
+    digest_before: str
+    digest_after: str
+    weights: dict[str, str]
+    manifest: Manifest
+
+
+class RecordedIterations:
+    """The iterations of the RL run whose records are below ``key``; ``name``: the run, in errors.
+
+    ``total``: those it was to have; a longer run may have gone on there. ``first``: what RL began
+    with, 0 but for a fork; ``last``: the newest recorded one. Raises UserError where none is
+    recorded.
+    """
+
+    def __init__(
+        self, store: ArtifactReader, key: str, name: str, *, total: int | None = None
+    ) -> None:
+        self.store, self.key, self.name = store, key, name
+        self._trained: dict[int, pl.DataFrame] = {}  # the last one that was asked for
+        numbers = [int(k.rpartition("/")[2]) for k in store.keys(KIND, f"{key}/")]
+        if not numbers:
+            raise UserError(
+                f"the run '{name}' has no iteration recorded in {store.root}: it has not come to"
+                " its first, or an earlier version of this program made it"
+            )
+        self.first = min(numbers)
+        self.last = max(numbers) if total is None else min(total, max(numbers))
+
+    def iteration(self, number: int) -> Iteration:
+        """Return iteration ``number``; ``first`` is what RL began with.
+
+        Raises UserError for one that the run has not come to, ArtifactError for damage.
+        """
+        ref = self.ref(number)
+        row = self.store.table(ref, "iterations").row(0, named=True)
+        weights = self.store.table(ref, "weights")
+        return Iteration(
+            number=number,
+            version=row["version"],
+            digest_before=row["digest_before"],
+            digest_after=row["digest_after"],
+            weights=dict(weights.select("tensor", "digest").iter_rows()),
+            manifest=self.store.manifest(ref),
+        )
+
+    def ref(self, number: int) -> ArtifactRef:
+        """Return the record of iteration ``number``. Raises as ``iteration``."""
+        ref = self.store.find(KIND, self._at(number)) if self.first <= number <= self.last else None
+        if ref is None:
+            raise UserError(
+                f"the run '{self.name}' has no iteration {number}; it has {self.first} to"
+                f" {self.last}; name one of these"
+            )
+        return ref
+
+    def checkpoints(self) -> list[int]:
+        """Return the iterations that have a checkpoint, in order."""
+        keys = self.store.keys(CHECKPOINT, f"{self.key}/")
+        return sorted(int(key.rpartition("/")[2]) for key in keys)
+
+    def advantages(self, number: int) -> tuple[ArtifactRef, pl.DataFrame]:
+        """Return the advantages that iteration ``number`` trained on, a row per trajectory."""
+        ref = self.iteration(number).manifest.parents["advantages"]
+        return ref, self.store.table(ref, "advantages")
+
+    def packed_for(self, number: int) -> int | None:
+        """Return the tokens per pass of the learners of iteration ``number``, None where an earlier
+        version of this program ran it."""
+        ref = self.iteration(number).manifest.parents["advantages"]
+        return self.store.manifest(ref).metadata.get(PACKED_FOR)
+
+    def check_kept(self, first: int, last: int) -> None:
+        """Raise PrunedArtifact, ArtifactError or UserError unless the store still has what the
+        iterations ``first`` to ``last`` trained on."""
+        for number in range(first, last + 1):
+            for parent in self.store.manifest(self.ref(number)).parents.values():
+                if parent.kind in ("rollouts", "rewards", "advantages"):
+                    self.store.manifest(parent)
+
+    def trained(self, number: int) -> pl.DataFrame:
+        """Return the frame (``batch``) that iteration ``number`` trained on, in the order of its
+        advantages."""
+        if number not in self._trained:
+            ref, advantages = self.advantages(number)
+            rounds = rounds_of(self.store.manifest(ref).parents)
+            names = advantages.select("trajectory_id")
+            frame = beside(beside(names, drawn(self.store.table, rounds)), advantages)
+            self._trained = {number: frame}
+        return self._trained[number]
+
+    def _at(self, number: int) -> str:
+        return f"{self.key}/{number:06d}"
+
+
+def recorded_engine(store: ArtifactReader, key: str) -> str | None:
+    """Return the engine of the newest iteration recorded below ``key``; None where none says."""
+    return newest_engine(store, KIND, reversed(store.keys(KIND, f"{key}/")))
+
+
+def forked_engine(store: ArtifactReader, fork: str | None) -> str | None:
+    """Return the engine of the iteration that ``rl.fork`` names, "<key>@<number>"."""
+    if fork is None:
+        return None
+    key, _, number = fork.partition("@")
+    return newest_engine(store, KIND, [f"{key}/{int(number):06d}"])
+
+
+def newest_engine(store: ArtifactReader, kind: str, keys: Iterable[str]) -> str | None:
+    """Return the engine that the first readable artifact of ``keys`` names, if it names one."""
+    for key in keys:
+        try:
+            manifest = store.peek(kind, key)
+        except ArtifactError:  # it is reported, and made again, where the run comes to it
+            continue
+        if manifest is not None:
+            return manifest.metadata.get(ENGINE)
+    return None

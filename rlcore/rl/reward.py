@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import polars as pl
 
-from rlcore.ragged import to_arrays
+from rlcore.models.ragged import to_arrays
 from rlcore.rewards.types import Reward, RewardRow, Scorers, score_finished
 
 

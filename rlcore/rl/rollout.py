@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
-from rlcore.ragged import from_flat
-from rlcore.seeds import stream_seed
-from rlcore.trajectories.collect import collect, in_order
-from rlcore.trajectories.episodes import Episodes
-from rlcore.trajectories.joined import joined
-from rlcore.trajectories.types import Request, Trajectory
-from schemas.chats import MESSAGES
+from rlcore.models.ragged import from_flat
+from rlcore.rollout.episodes import Episodes, collect, in_order
+from rlcore.rollout.trajectories import Request, Trajectory, joined
 from schemas.rollout import RolloutSection
+from schemas.table_list import MESSAGES
 
 
 def sample_rollouts(

@@ -8,9 +8,9 @@ import polars as pl
 
 from rlcore.algorithms.kl import kl_estimate
 from rlcore.learner.pool import Answer
-from rlcore.ragged import from_arrays
+from rlcore.models.ragged import from_arrays
 from rlcore.rl.batch import sequences_of
-from rlcore.rl.workers import RLWorkers
+from rlcore.rl.roles import RLWorkers
 from schemas.rl import RLSection
 
 

@@ -16,8 +16,8 @@ import polars as pl
 from rlcore.engines.pool import EnginePool
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
-from rlcore.ragged import to_arrays
-from rlcore.weights.stamp import WeightStamp, WeightSyncError
+from rlcore.models.ragged import to_arrays
+from rlcore.models.weight_digest import WeightStamp, WeightSyncError
 from schemas.recipe import Recipe
 from schemas.rl import GapBound
 

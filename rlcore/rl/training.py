@@ -10,6 +10,7 @@ from rlcore.rl.guards import check_sampler_gap
 from rlcore.rl.metrics import MetricsLog
 from rlcore.rl.own_logprobs import KIND, fused_scores, own_logprobs
 from rlcore.rl.records import Records
+from rlcore.rl.roles import RLWorkers
 from rlcore.rl.update import (
     critic_request,
     critic_steps,
@@ -18,7 +19,6 @@ from rlcore.rl.update import (
     policy_steps,
     update_metrics,
 )
-from rlcore.rl.workers import RLWorkers
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from rlcore.algorithms.losses import group_log_expectation
 from rlcore.algorithms.objective import PolicyObjective, SftObjective, ValueObjective
-from rlcore.algorithms.policy_loss import group_log_expectation
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import Term, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences
-from rlcore.ragged import to_arrays
+from rlcore.models.ragged import to_arrays
 from rlcore.rl.batch import arrays_of, sequences_of
-from rlcore.seeds import stream_seed
 from schemas.optimizer import Optimizer
 from schemas.outcomes import FinishReason
 from schemas.recipe import Recipe

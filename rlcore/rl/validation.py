@@ -6,18 +6,17 @@ from typing import Any
 
 import polars as pl
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Sampling
-from rlcore.ragged import mean_of
+from rlcore.models.ragged import mean_of
 from rlcore.rewards.types import Scorers
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.guards import check_rewards
-from rlcore.rl.measures import failure_metrics
+from rlcore.rl.metrics import failure_metrics
 from rlcore.rl.prompts import PromptRows
 from rlcore.rl.reward import rewards_frame
-from rlcore.seeds import stream_seed
-from rlcore.trajectories.collect import Engines, collect, in_order, score
-from rlcore.trajectories.episodes import Episodes
-from rlcore.trajectories.types import Request, Trajectory
+from rlcore.rollout.episodes import Engines, Episodes, collect, in_order, score
+from rlcore.rollout.trajectories import Request, Trajectory
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 from schemas.rollout import RolloutSection

@@ -1,121 +1,330 @@
-"""The workers of one RL run: what the algorithm needs and nothing else."""
+"""The long-lived workers of a run, built from ``recipe.hardware`` on first use."""
 
-import os
-from contextlib import ExitStack
-from dataclasses import dataclass
+import gc
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
+from typing import Any
 
+from rlcore.cluster.lazy import LazyCluster
+from rlcore.cluster.progress import activity
+from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
+from rlcore.engines.registry import Choice, check_installed, choose, engine_kind, going_on
 from rlcore.envs.pool import EnvironmentPool
-from rlcore.learner.checkpoints import Learners
 from rlcore.learner.pool import LearnerPool
-from rlcore.results.rates import whole_gpus
-from rlcore.rewards.types import Scorers
-from rlcore.workers.workers import Workers
-from schemas.names import REWARD_MODEL
+from rlcore.models.shape import model_parameters
+from rlcore.models.weight_files import remove_abandoned_weights
+from rlcore.rewards.judges.setup import judge_setup, prepare_cache
+from rlcore.rewards.pool import RewardPool
+from rlcore.rewards.process import RECYCLE_ROWS
+from rlcore.rl.specs import engine_placement, engine_spec, learner_placement, learner_spec
+from schemas.hardware import AUTO
+from schemas.names import REWARD_MODEL, by_workers
+from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
-from schemas.rl import RLSection
 
 
-@dataclass(frozen=True, slots=True)
-class RLWorkers:
-    """The long-lived workers of one RL run; ``reference`` only when the KL term is on, ``critic``
-    only when the estimator reads values. ``gpus``: that learners and engines hold together, 1
-    without any. ``side_by_side``: the learners score, and train, at the same time
-    (``have_own_places``)."""
+class Sampler:
+    """Takes a class of engine, and builds engines when they are asked for.
 
-    learner: LearnerPool
-    engines: EnginePool
-    rewards: Scorers
-    reference: LearnerPool | None = None
-    critic: LearnerPool | None = None
-    environments: EnvironmentPool | None = None
-    gpus: int = 1
-    side_by_side: bool = False
+    ``plan`` returns the recipe, as it is now, and the device. ``spawn``: ``Workers.spawn``. ``log``
+    gets a sentence where ``auto`` took the class, and one per engine that is ready.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[], tuple[Recipe, str]],
+        spawn: Callable[..., list[Worker]],
+        log: Callable[[str], None],
+    ) -> None:
+        self._plan, self._spawn, self._log = plan, spawn, log
+        self._taken: Choice | None = None
+        self._built: tuple[str, EnginePool, list[Worker]] | None = None
+
+    def take(self, model_dir: Path, recorded: str | None = None) -> str:
+        """Return the engine that samples from now on: what the recipe names, else ``recorded``,
+        else by the rule of ``auto``. Raises UserError where it cannot run here."""
+        recipe, device = self._plan()
+        hardware = recipe.hardware
+        choice = going_on(hardware, _by_rule(recipe, device, model_dir), recorded)
+        check_installed(hardware, choice)
+        if self._taken != choice and hardware.rollout.engine == AUTO:
+            self._log(f"rollout engine: {choice.engine} ({choice.why})")
+        self._taken = choice
+        return choice.engine
+
+    def engines(self, model_dir: Path, before: Sequence[LearnerPool]) -> EnginePool:
+        """Return engines of the class taken, which the first call takes by the rule.
+
+        Those there are serve on, unless they are of another class, and then they end. ``before``:
+        learners that must be ready before an engine is built.
+        """
+        engine = self._taken.engine if self._taken else self.take(model_dir)
+        if self._built is not None and self._built[0] != engine:
+            for worker in self._built[2]:
+                worker.stop()
+            self._built = None
+        if self._built is None:
+            recipe, device = self._plan()
+            for learner in before:
+                learner.ready()
+            kind, count = engine_kind(engine), recipe.hardware.rollout.engines
+            placement = engine_placement(recipe, engine, device)
+            arguments = engine_spec(recipe, model_dir, device), *kind.arguments
+            names = [f"rollout-engine-{index}" for index in range(count)]
+            workers = self._spawn(kind.target, placement, names, [arguments] * count)
+            self._wait(workers, recipe.hardware.timeouts.start_s)
+            self._built = engine, _pool(workers, recipe, count * placement.gpus), workers
+        return self._built[1]
+
+    def ended(self) -> None:
+        """Take note that all processes have ended; the class taken stays."""
+        self._built = None
+
+    def _wait(self, workers: Sequence[Worker], timeout_s: float) -> None:
+        """Return once every engine is built; log each, with the seconds since this call."""
+        began = monotonic()
+        for number, worker in enumerate(workers, start=1):
+            what = f"rollout engine {number} of {len(workers)}"
+            with activity(f"the start of {what}"):
+                worker.start("stamp").result(timeout_s)
+            self._log(f"{what} is ready, {monotonic() - began:.0f} s")
+
+
+def _by_rule(recipe: Recipe, device: str, model_dir: Path) -> Choice:
+    hardware = recipe.hardware
+    asked = hardware.rollout.engine == AUTO
+    parameters = model_parameters(recipe.model, model_dir) if asked else 0
+    return choose(hardware, device, parameters)
+
+
+def _pool(workers: Sequence[Worker], recipe: Recipe, gpus: float) -> EnginePool:
+    timeouts = recipe.hardware.timeouts
+    return EnginePool(
+        workers,
+        timeout_s=timeouts.rollout_s,
+        sync_timeout_s=timeouts.sync_s,
+        in_flight=recipe.hardware.rollout.max_num_seqs,
+        gpus=gpus,
+    )
+
+
+logger = logging.getLogger(__name__)
+
+LEARNER = "rlcore.learner.learner:Learner"
+REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
+ENVIRONMENT_WORKER = "rlcore.envs.pool:EnvironmentWorker"
+
+
+class Workers:
+    """The workers of one run, as a context manager; nothing starts before its first use.
+
+    Learners are returned while they still start; a learner's first call, or its ``ready``, waits
+    for it and raises what its constructor raised. ``recipe`` may be replaced: it is that of what is
+    built next. ``warn`` gets a sentence, once per run, when the model cannot be packed; ``log`` one
+    per engine that is ready.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        warn: Callable[[str], None] = logger.warning,
+        log: Callable[[str], None] = logger.info,
+    ) -> None:
+        self.recipe = recipe
+        self._warn, self._log, self._warned = warn, log, False
+        self._sampler = Sampler(lambda: (self.recipe, self.device), self.spawn, log)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._cluster = LazyCluster(self.recipe.hardware)
+        self._learners: list[LearnerPool] = []
+        self._reward_workers: list[Worker] | None = None
+        self._reward_model: LearnerPool | None = None
+        self._environments: EnvironmentPool | None = None
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._cluster.close()
+        remove_abandoned_weights()
+
+    def restart(self) -> None:
+        """End every process and the cluster, whether or not they answer; what is asked for next
+        starts anew. No pool returned before is of use afterwards."""
+        self.__exit__()
+        self._sampler.ended()
+        self._begin()
+        gc.collect()  # what the old pools held
 
     @property
-    def trained(self) -> Learners:
-        """What a checkpoint holds."""
-        actor = {"actor": self.learner}
-        return actor if self.critic is None else {**actor, "critic": self.critic}
+    def cluster(self) -> Cluster:
+        """Return the cluster, starting it when this is the first use."""
+        return self._cluster.get()
 
-    def peaks(self) -> dict[str, float | None]:
-        """Return per trained role the FLOP/s that its ranks can reach together, None where that is
-        not known."""
-        return {role: learner.peak_flops() for role, learner in self.trained.items()}
+    @property
+    def device(self) -> str:
+        """Return "cuda" or "cpu", as ``hardware.device`` says or the cluster has GPUs."""
+        asked = self.recipe.hardware.device
+        if asked != "auto":
+            return asked
+        return "cuda" if self.cluster.num_gpus() > 0 else "cpu"
 
+    def spawn(
+        self,
+        target: str,
+        placement: Placement,
+        names: Sequence[str],
+        arguments: Sequence[tuple[Any, ...]],
+    ) -> list[Worker]:
+        """Start a worker of class ``target`` per name, built with its ``arguments``.
 
-def start_workers(
-    rl: RLSection,
-    workers: Workers,
-    policy: Path,
-    stack: ExitStack,
-    *,
-    reward_model: Path | None = None,
-    rewards: Scorers | None = None,
-) -> RLWorkers:
-    """Return the workers that train ``policy``; ``stack`` stops its learners, the engines live on.
+        Raises ``UserError`` where the cluster has too few GPUs for all of them.
+        """
+        self.cluster.require_gpus(placement.gpus * len(names))
+        return [
+            self.cluster.spawn(target, *built_with, name=name, placement=placement)
+            for name, built_with in zip(names, arguments, strict=True)
+        ]
 
-    All of it starts side by side. The engines are waited for; each learner's first call waits for
-    that learner.
+    def learner(
+        self,
+        model_dir: Path,
+        optimizer: Optimizer,
+        *,
+        name: str,
+        head: str = "lm",
+        reference_dir: Path | None = None,
+    ) -> LearnerPool:
+        """Return a learner that trains ``model_dir``.
 
-    ``reward_model``: the trained model's directory, where the recipe has one. ``rewards``: what
-    scores instead of the recipe's reward functions.
-    """
-    kl = rl.algorithm.kl
-
-    def stopped_in_the_end(learner: LearnerPool) -> LearnerPool:
-        stack.callback(learner.stop)
-        return learner
-
-    exact = kl.uses_reference and kl.estimator == "full"
-    learner = stopped_in_the_end(
-        workers.learner(
-            policy,
-            rl.update.optimizer,
-            name="learner",
-            reference_dir=policy if exact else None,
+        ``head`` "value" makes it a critic or reward model. ``reference_dir``: a frozen copy that it
+        holds in addition to the policy, for the exact KL.
+        """
+        ranks = self.recipe.hardware.learner.ranks
+        return self._learner(
+            model_dir, optimizer, name=name, ranks=ranks, head=head, reference_dir=reference_dir
         )
-    )
-    reference = critic = None
-    if kl.uses_reference and not exact:
-        reference = stopped_in_the_end(workers.reference(policy))
-    if rl.critic is not None:
-        start = reward_model if rl.critic.init == REWARD_MODEL else policy
-        assert start is not None, "the recipe trains the reward model that the critic starts from"
-        critic = stopped_in_the_end(
-            workers.learner(start, rl.critic.optimizer, name="critic", head="value")
+
+    def release(self, learner: LearnerPool) -> None:
+        """End ``learner``, which frees what it holds."""
+        learner.stop()
+        self._learners.remove(learner)
+
+    def reference(self, model_dir: Path) -> LearnerPool:
+        """Start a frozen copy of ``model_dir`` for log-probs."""
+        return self._learner(model_dir, None, name="reference", ranks=1)
+
+    def reward_model(self, model_dir: Path) -> LearnerPool:
+        """Return the trained reward model, frozen, as a scorer; started at the first call."""
+        if self._reward_model is None:
+            self._reward_model = self._learner(
+                model_dir, None, name=REWARD_MODEL, ranks=1, head="value"
+            )
+        return self._reward_model
+
+    def choose_engine(self, model_dir: Path, recorded: str | None = None) -> str:
+        """Return which engine samples from the model of ``model_dir`` from now on
+        (``Sampler.take``); ``recorded``: the one that sampled before what goes on now."""
+        return self._sampler.take(model_dir, recorded)
+
+    def engines(self, model_dir: Path) -> EnginePool:
+        """Return the rollout engines; built for the model of ``model_dir`` at the first call.
+
+        They hold noise until a load; later calls return the same engines with their current
+        weights, as long as ``choose_engine`` names the same.
+        """
+        # vLLM measures free memory, and nothing may allocate meanwhile.
+        return self._sampler.engines(model_dir, self._learners if self.device == "cuda" else [])
+
+    def rule_rewards(self) -> RewardPool:
+        """Return the recipe's reward functions alone, without its reward model, as ``rewards``."""
+        return self._reward_pool(None)
+
+    def rewards(self, reward_model_dir: Path | None) -> RewardPool:
+        """Return the recipe's reward, its workers started at the first call.
+
+        ``reward_model_dir``: the trained model, where ``reward.functions`` names it.
+        """
+        model = None
+        if any(function.name == REWARD_MODEL for function in self.recipe.reward.functions):
+            assert reward_model_dir is not None, "the recipe trains the model that it names"
+            model = self.reward_model(reward_model_dir)
+        return self._reward_pool(model)
+
+    def environments(self) -> EnvironmentPool | None:
+        """Return the recipe's environments, started at the first call; None without a section."""
+        section, timeouts = self.recipe.environment, self.recipe.hardware.timeouts
+        if self._environments is None and section is not None:
+            names = [f"environment-{index}" for index in range(section.workers)]
+            built_with = [(section,)] * len(names)
+            workers = self.spawn(ENVIRONMENT_WORKER, Placement(), names, built_with)
+            self._environments = EnvironmentPool(workers, section, timeout_s=timeouts.reward_s)
+        return self._environments
+
+    def _reward_pool(self, model: LearnerPool | None) -> RewardPool:
+        section = self.recipe.reward
+        functions = tuple(f for f in section.functions if by_workers(f.name))
+        judges = judge_setup(self.recipe)
+        if self._reward_workers is None:
+            if judges is not None:
+                prepare_cache(judges, self.recipe.store, self._log)
+            scored = section.model_copy(update={"functions": functions})
+            count = self.recipe.hardware.reward_workers if functions else 0
+            names = [f"reward-{index}" for index in range(count)]
+            built_with = [(scored, RECYCLE_ROWS, judges)] * count
+            self._reward_workers = self.spawn(REWARD_WORKER, Placement(), names, built_with)
+        return RewardPool(
+            self._reward_workers,
+            section,
+            timeout_s=self.recipe.hardware.timeouts.reward_s,
+            judges_s=None if judges is None else judges.longest_s,
+            model=model,
         )
-    engines = workers.engines(policy)
-    shares = sum(pool.gpus for pool in (learner, reference, critic, engines) if pool is not None)
-    return RLWorkers(
-        learner=learner,
-        engines=engines,
-        rewards=workers.rewards(reward_model) if rewards is None else rewards,
-        reference=reference,
-        critic=critic,
-        environments=workers.environments(),
-        gpus=whole_gpus(min(shares, workers.cluster.num_gpus())),
-        side_by_side=have_own_places(
-            workers.recipe,
-            workers.device,
-            reference=reference is not None,
-            critic=critic is not None,
-        ),
-    )
 
+    def _warn_once(self, line: str) -> None:
+        """All learners of a run hold one architecture: policy, reference, critic, reward model."""
+        if not self._warned:
+            self._warned = True
+            self._warn(line)
 
-def have_own_places(recipe: Recipe, device: str, *, reference: bool, critic: bool) -> bool:
-    """Return whether the ranks of policy, ``reference`` and ``critic`` each have a GPU, or cores,
-    of their own. On fewer they would take from each other: of GPUs the memory, of cores the time.
-
-    Cores are counted on this machine; of those of a cluster that is joined nothing is known here.
-    """
-    hardware = recipe.hardware
-    if hardware.cluster != "ray" or not (reference or critic):
-        return False
-    if device == "cuda":
-        return hardware.learner.gpus_per_rank >= 1
-    ranks = hardware.learner.ranks * (1 + critic) + reference
-    cores = len(os.sched_getaffinity(0))
-    return hardware.ray_address is None and ranks * hardware.learner.threads <= cores
+    def _learner(
+        self,
+        model_dir: Path,
+        optimizer: Optimizer | None,
+        *,
+        name: str,
+        ranks: int,
+        head: str = "lm",
+        reference_dir: Path | None = None,
+    ) -> LearnerPool:
+        spec = learner_spec(
+            self.recipe,
+            model_dir,
+            optimizer,
+            device=self.device,
+            head=head,
+            reference_dir=reference_dir,
+        )
+        placement = learner_placement(self.recipe, self.device)
+        rendezvous = self.cluster.rendezvous() if ranks > 1 else ""
+        workers = self.spawn(
+            LEARNER,
+            placement,
+            [f"{name}-{rank}" for rank in range(ranks)],
+            [(spec, rank, ranks, rendezvous) for rank in range(ranks)],
+        )
+        timeouts = self.recipe.hardware.timeouts
+        pool = LearnerPool(
+            workers,
+            timeout_s=timeouts.update_s,
+            start_s=timeouts.start_s,
+            warn=self._warn_once,
+            gpus=ranks * placement.gpus,
+        )
+        self._learners.append(pool)
+        return pool

@@ -22,17 +22,11 @@ from rlcore.store.checks import (
     location,
     manifest_seal,
 )
-from rlcore.store.leases import Lease, LeaseError, hold
+from rlcore.store.leases import Lease, LeaseError, all_pinned, held_keys, hold, pin, pinned
 from rlcore.store.local import LocalFiles
-from rlcore.store.pins import all_pinned, held_keys, pin, pinned
 from rlcore.store.pruned import SEPARATOR, encode, group_of
 from rlcore.store.reader import ArtifactReader
-from rlcore.store.tables import (
-    TableFile,
-    encode_table,
-    remember_valid,
-    schema_versions,
-)
+from rlcore.store.tables import TableFile, encode_table, remember_valid, schema_versions
 from schemas.artifacts import ArtifactRef, FileEntry, Manifest
 from schemas.errors import UserError
 
@@ -84,7 +78,7 @@ class ArtifactStore(ArtifactReader):
                 del self._leases[key]
 
     def pin(self, kind: str, key: str) -> AbstractContextManager[None]:
-        """Keep an artifact from being pruned while it is entered; see ``rlcore.store.pins``."""
+        """Keep an artifact from being pruned while it is entered; see ``rlcore.store.leases``."""
         location(kind, key)
         return pin(self._files.records(), kind, key, reader=self._writer)
 

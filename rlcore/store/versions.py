@@ -37,33 +37,30 @@ ENDS = (
     "gsm8k in mode numeric reads the forms of numbers that math reads",
 )
 
-LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.workers.specs")
+LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.rl.specs")
 ENGINES = (
     *("rlcore.engines.own_engine", "rlcore.engines.transformers_engine"),
     "rlcore.engines.vllm_engine",
 )
 REWARDS = ("rlcore.rewards.child", "rlcore.rewards.pool", "rlcore.rewards.worker")
-ENVIRONMENTS = ("rlcore.envs.child", "rlcore.envs.pool", "rlcore.envs.worker")
+ENVIRONMENTS = ("rlcore.envs.child", "rlcore.envs.pool")
 SAMPLED = (*ENGINES, *LEARNER, *REWARDS)
-PLAYED = ("rlcore.evolve.evolution", "rlcore.evolve.session", *ENGINES, *ENVIRONMENTS)
+PLAYED = ("rlcore.evolve.rounds", "rlcore.evolve.session", *ENGINES, *ENVIRONMENTS)
 # What the learner does in other stages than SFT, and what samples and scores there.
-NOT_SFT = (
-    *("rlcore.algorithms.correction", "rlcore.algorithms.entropy", "rlcore.algorithms.kl"),
-    *("rlcore.algorithms.policy_loss", "rlcore.algorithms.preference_loss"),
-    *("rlcore.algorithms.value_loss", "rlcore.engines", "rlcore.rewards"),
-)
-# What rewards say of rows that are prepared, which ends a run and changes none of them.
-NOT_DATA = ("rlcore.judges", "rlcore.reward_trial", "rlcore.rewards")
+NOT_SFT = ("rlcore.algorithms.losses", "rlcore.algorithms.kl", "rlcore.engines", "rlcore.rewards")
+# What plans and rewards say of rows that are prepared, which ends a run and changes none of them.
+NOT_DATA = ("rlcore.plan", "rlcore.rewards")
 # Modules and packages that cannot change a result: they say where and how it is computed, keep it,
 # stop a run, or show it. The values of a recipe are in the keys, so its types are not.
 NEUTRAL = (
-    *("rlcore.cluster", "rlcore.recipes", "rlcore.redaction", "rlcore.results", "rlcore.store"),
-    *("rlcore.rl.answers", "rlcore.rl.guards", "rlcore.rl.history", "rlcore.rl.measures"),
-    *("rlcore.rl.metrics", "rlcore.workers.workers", "schemas", "tasks.run_page", "tasks.runtime"),
+    *("rlcore.cluster", "rlcore.recipes", "rlcore.results", "rlcore.store"),
+    *("rlcore.rl.answers", "rlcore.rl.guards", "rlcore.rl.metrics", "rlcore.rl.workers"),
+    *("schemas", "tasks.run_page", "tasks.runtime"),
 )
 # Those among them that can. Contracts of tables cannot: they refuse a table, and change none.
 COUNTED = (
-    *("rlcore.results.conditions", "rlcore.store.tables", "schemas.chats", "schemas.context"),
+    *("rlcore.cluster.surroundings", "rlcore.recipes.text", "rlcore.results.conditions"),
+    *("rlcore.rewards.boxed", "rlcore.store.tables", "schemas.table_list", "schemas.context"),
     *("schemas.environment", "schemas.licenses", "schemas.names", "schemas.outcomes"),
     "schemas.rollout",
 )

@@ -10,13 +10,19 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.learner.checkpoints import Checkpoints
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import Term
-from rlcore.results.metrics import metrics_frame, publish_metrics
-from rlcore.results.rates import FLOPS, token_rates_of, utilisation, whole_gpus
-from rlcore.seeds import stream_seed
+from rlcore.results.metrics import (
+    FLOPS,
+    metrics_frame,
+    publish_metrics,
+    token_rates_of,
+    utilisation,
+    whole_gpus,
+)
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.recipe import SFTSection
 from schemas.reward_model import RewardModelSection

@@ -8,7 +8,7 @@ from rlcore.data.split import NO_DEMONSTRATIONS
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term
 from rlcore.models.packing import Sequences
-from rlcore.ragged import to_arrays
+from rlcore.models.ragged import to_arrays
 from rlcore.supervised.loop import batch_rows, epoch_steps
 from schemas.errors import UserError
 from schemas.recipe import SFTSection

@@ -12,7 +12,7 @@ from prefect.runtime import flow_run
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evaluation.promotion import check_sets
 from rlcore.models.files import model_directory
-from rlcore.results.repeated import one_per_question
+from rlcore.results.paired import one_per_question
 from rlcore.retraining.champions import Champion, verified_export
 from rlcore.retraining.gate import Outcome, Side, ask, same_rows
 from rlcore.store.artifacts import ArtifactStore

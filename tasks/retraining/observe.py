@@ -20,7 +20,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled
 
 from rlcore.retraining.news import News, news
-from rlcore.retraining.observed import observe as observe_data
+from rlcore.retraining.news import observe as observe_data
 from rlcore.store.reader import ArtifactReader
 from schemas.recipe import Recipe
 
@@ -31,7 +31,7 @@ SUPERSEDED = "Superseded"
 @task(name="observe", cache_policy=NO_CACHE, persist_result=False)
 def observe(recipe: Recipe) -> News:
     """Return what there is to learn that the champion has not seen. Raises as
-    ``rlcore.retraining.observed.observe``."""
+    ``rlcore.retraining.news.observe``."""
     found = news(recipe, ArtifactReader(recipe.store), observe_data(recipe.data))
     for note in found.observed.notes:
         get_run_logger().warning(note)

@@ -9,7 +9,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
-from rlcore.redaction import redact
+from rlcore.recipes.redaction import redact
 
 
 class Board:

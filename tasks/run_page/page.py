@@ -1,20 +1,150 @@
-"""The page of a run while it goes: published from a thread after each stage and validation.
+"""What is on a run's page, from the run's records alone, and its publishing from a thread after
+each stage and validation.
+
+A hook of the flow, ``show_end``, completes the page of a run whose process is gone.
 
 The thread never delays or ends the run: it looks at the store as it is when it gets to it, so of
 several refreshes the last one counts, and its first error is logged and the run goes on. What
 repeats all through a run takes a share of the time only (``Pace``).
 """
 
+import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from time import monotonic, thread_time
 from typing import Any
 
-from rlcore.report.facts import Ending
-from tasks.run_page.view import RUNNING, View
+import polars as pl
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+from prefect.client.schemas.objects import StateType
+from prefect.logging import get_logger
+
+from rlcore.report.draw import RL, STAGES
+from rlcore.report.facts import Ending, gather
+from rlcore.report.page import parts
+from rlcore.report.write import write_report
+from rlcore.results.folders import RECIPE, REPORTS, report_folder, run_directory
+from rlcore.results.metrics import KIND as METRICS
+from rlcore.results.metrics import metrics_frame
+from rlcore.results.run import Run
+from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
+from schemas.recipe import Recipe
+from tasks.run_page.board import Board
+
+DIGEST_DIGITS = 12
+RUNNING = Ending("running")
+CANCELLED = (StateType.CANCELLING, StateType.CANCELLED)
+
+
+@dataclass
+class View:
+    """The page of the run in ``folder``; remembers what it has read and drawn, so that a pass costs
+    what is new."""
+
+    folder: Path
+    recipe: Recipe
+    board: Board
+    _frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # of metrics, by key
+    _drawn: dict[str, tuple[Any, str]] = field(default_factory=dict)  # what, and its address
+
+    def publish(self, ending: Ending = RUNNING) -> None:
+        """Publish what is recorded now; ``ending``: how the run ended, where it has.
+
+        Raises ArtifactError where the store cannot be read, and what Prefect's client raises.
+        """
+        run = Run(self.folder, self.recipe, ArtifactStore(self.recipe.store))
+        reports = report_folder(self.folder)
+        metrics = {stage: self._read(run, stage) for stage in STAGES if stage in run.stages}
+        facts = gather(run, ending, metrics)
+
+        def pictures(name: str, shown: Any, draw: Callable[[], bytes]) -> str:
+            if name not in self._drawn or self._drawn[name][0] != shown:
+                self._drawn[name] = shown, keep_picture(reports, name, draw())
+            return self._drawn[name][1]
+
+        with self.board.open() as board:
+            for part in parts(facts, reports, pictures):
+                board.markdown(key=part.key, markdown=part.markdown, description=part.description)
+        write_report(run, reports, ending, facts=facts)
+
+    def _read(self, run: Run, stage: str) -> pl.DataFrame:
+        """Return the metrics of ``stage`` so far; each artifact is read once. A damaged one is left
+        out, as ``stage_metrics`` leaves it out."""
+        names = sorted(run.store.keys(METRICS, f"{run.records(stage)}/"))
+        for name in names:
+            if name not in self._frames:
+                try:
+                    ref = run.store.find(METRICS, name)
+                    if ref is not None:
+                        self._frames[name] = run.store.table(ref, METRICS)
+                except DamagedArtifact:
+                    continue
+        frames = [self._frames[name] for name in names if name in self._frames]
+        found = pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)
+        if stage == RL:  # a longer run may have gone on here
+            return found.filter(pl.col("step") <= run.recipe.rl.iterations)
+        return found
+
+
+def keep_picture(folder: Path, name: str, png: bytes) -> str:
+    """Write a picture into a report folder, whole or not at all, and return its address.
+
+    The address is a path from the server's root: both UIs show it, and through ``ssh -L`` too,
+    while the new one shows no data URI. The digest in it lets a browser see that the picture is
+    another one than before.
+    """
+    partial = folder / f".{name}.{os.getpid()}"
+    partial.write_bytes(png)
+    os.replace(partial, folder / f"{name}.png")
+    version = hashlib.sha256(png).hexdigest()[:DIGEST_DIGITS]
+    return f"/{REPORTS}/{folder.name}/{name}.png?v={version}"
+
+
+def show_end(flow: Any, flow_run: Any, state: Any) -> None:
+    """Show on the page of ``flow_run`` how it ended. A page that cannot be published is logged: the
+    hooks after this one matter more.
+
+    A hook, ``on_crashed`` and ``on_cancellation``: it runs in the worker's process, so also after a
+    kill -9 of the flow. Idempotent: Prefect may call it twice.
+    """
+    folder = run_directory(flow_run.parameters.get("recipe", flow_run.name), str(flow_run.id))
+    if not (folder / RECIPE).is_file():
+        return  # it ended before it had begun
+    try:
+        recipe = Run.open(folder.name, folder.parent).recipe
+        View(folder, recipe, Board(flow_run.id, recipe.name)).publish(_ending(flow_run, state))
+    except Exception as error:  # noqa: BLE001  see above
+        get_logger(__name__).warning(
+            f"the page of {folder.name} does not say how the run ended"
+            f" ({type(error).__name__}: {error})"
+        )
+
+
+def show_ends_below(flow: Any, flow_run: Any, state: Any) -> None:
+    """Do so for the runs of the pipeline that ``flow_run`` called."""
+    parent = FlowRunFilterParentFlowRunId(any_=[flow_run.id])
+    with get_client(sync_client=True) as client:
+        children = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parent))
+    for child in children:
+        if child.state is None or not child.state.is_final():
+            show_end(flow, child, state)
+
+
+def _ending(flow_run: Any, state: Any) -> Ending:
+    """Return how the run ended: a cancelled one calls its hooks as Crashed, too."""
+    with get_client(sync_client=True) as client:
+        now = client.read_flow_run(flow_run.id).state or state
+    if now.type in CANCELLED:
+        return Ending("cancelled", now.message or "")
+    return Ending(state.name.lower(), state.message or "")
+
 
 LAST_S = 30.0  # for the last pass, at the end of a run
 STOPPED_S = 5.0  # for that of a run that is being stopped, before its process is killed

@@ -6,9 +6,11 @@ from contextlib import contextmanager
 from time import monotonic
 
 import polars as pl
+from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
+from prefect.transactions import get_transaction
 
-from rlcore.diagnostics.evidence import Evidence
+from rlcore.diagnostics.types import Evidence
 from rlcore.diagnostics.watch import Diagnostics, Finding, findings_frame, of_error
 from rlcore.report.text import one_line
 from rlcore.results.metrics import stage_metrics
@@ -17,7 +19,27 @@ from rlcore.supervised.loop import Progress
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.alerts import alert_finding
 from tasks.runtime.caching import StageRun
-from tasks.runtime.transactions import forget_ended_tasks
+
+
+def forget_ended_tasks(kept: object = None) -> None:
+    """Drop what Prefect holds of the tasks that have ended inside the task and flow under way.
+
+    A task's transaction keeps that of every task run inside, to commit or roll back their results
+    with its own, and a flow run links their results, by address, to the states that ended with
+    them, to show what a later task was given. The phases of an iteration store no result there, and
+    a stage has thousands of them. The link of the result ``kept`` stays: the next iteration begins
+    with it.
+    """
+    transaction = get_transaction()
+    if transaction is not None:
+        transaction.children.clear()
+    context = FlowRunContext.get()
+    if context is not None:
+        link = context.run_results.get(id(kept))
+        context.run_results.clear()
+        if link is not None:
+            context.run_results[id(kept)] = link
+
 
 SECONDS_BETWEEN_LINES = 5.0
 SHOWN_CHARS = 120  # of a prompt or a response in a log line

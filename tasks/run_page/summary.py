@@ -9,7 +9,7 @@ from typing import Any
 from prefect.runtime import flow_run
 
 from rlcore.models.files import model_directory
-from rlcore.report.curves import RL
+from rlcore.report.draw import RL
 from rlcore.report.facts import Ending, Facts, gather
 from rlcore.results.folders import SUMMARY
 from rlcore.results.run import Run

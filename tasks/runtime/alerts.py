@@ -1,6 +1,6 @@
 """What somebody should know now: an event in Prefect's feed, for people's own automations, and a
-post to the webhook of the environment. Neither is the truth, and neither delays or undoes anything.
-"""
+post to the webhook of the environment. Neither is the truth, and neither delays or undoes
+anything."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from prefect.events import emit_event
 from prefect.logging import get_logger
 
 from rlcore.diagnostics.watch import Finding
-from rlcore.webhook import Level, post
+from tasks.runtime.webhook import Level, post
 
 RUN_FAILED, RUN_CRASHED = "rl-pipeline.run.failed", "rl-pipeline.run.crashed"
 FINDING_BEGAN, FINDING_ENDED = "rl-pipeline.finding.began", "rl-pipeline.finding.ended"
@@ -63,3 +63,20 @@ def alert_end(flow: Any, flow_run: Any, state: State) -> None:
     text = f"{recipe} {(state.name or 'ended').lower()}: {state.message or 'no message'}"
     fields = {"recipe": recipe, "flow_run": flow_run.id, "state": state.name}
     alert(event, Level.ERROR, f"run.{recipe}", text, fields)
+
+
+PROMOTED = "rl-pipeline.champion.promoted"
+HELD = "rl-pipeline.champion.held"
+ROLLED_BACK = "rl-pipeline.champion.rolled-back"
+FAILED = "rl-pipeline.retrain.failed"
+_LEVELS = {
+    PROMOTED: Level.INFO,
+    HELD: Level.INFO,
+    ROLLED_BACK: Level.WARNING,
+    FAILED: Level.ERROR,
+}
+
+
+def tell(event: str, name: str, text: str, fields: Mapping[str, Any]) -> None:
+    """Tell ``event`` about the champion, or the retraining, of ``name``, as ``text``."""
+    alert(event, _LEVELS[event], f"champion.{name}", f"{name}: {text}", fields)

@@ -28,9 +28,9 @@ from prefect import Task
 from prefect.cache_policies import CacheKeyFnPolicy
 from prefect.logging import get_run_logger
 
-from rlcore.cluster.activity import activity
+from rlcore.cluster.progress import activity
 from rlcore.diagnostics.memory import explained
-from rlcore.redaction import redacting
+from rlcore.recipes.redaction import redacting
 from rlcore.results.run import record_stage
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS

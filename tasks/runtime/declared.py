@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.data.inputs import data_digests, model_digests
-from rlcore.envs.names import environment_names
-from rlcore.export.license import license_inputs
-from rlcore.recipes import sampling_code, user_functions
-from rlcore.reward_model.files import preference_digests
+from rlcore.data.sources import data_digests, model_digests
+from rlcore.envs.registry import environment_names
+from rlcore.evaluation.license import license_inputs
+from rlcore.recipes.load import sampling_code, user_functions
 from rlcore.rewards.registry import code_digests
-from rlcore.rl.fork import fork_digests
-from rlcore.rl.longer import why_from_zero
+from rlcore.rl.fork import fork_digests, why_from_zero
 from rlcore.rl.ptx import ptx_digests
 from rlcore.store.versions import code_digest, code_parts
+from rlcore.supervised.preference_files import preference_digests
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from schemas.stages import Stage

@@ -8,8 +8,8 @@ from typing import Any
 from prefect.runtime import flow_run
 
 from rlcore.report.facts import Ending
+from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore
-from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from tasks.run_page.page import RunPage

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rlcore.cluster.activity import current
+from rlcore.cluster.progress import current
 
 SILENCE_S = 10.0
 LOGGERS = ("prefect.flow_runs", "prefect.task_runs", "rlcore")  # whose lines people see

@@ -15,13 +15,12 @@ from time import monotonic
 
 from prefect.logging import get_run_logger
 
-from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTimeout
+from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTimeout, ran_out
 from rlcore.learner.checkpoints import Checkpoints
 from rlcore.learner.pool import LearnerOutOfMemory
-from rlcore.out_of_memory import ran_out
-from rlcore.preflight.batches import smaller_passes
+from rlcore.plan.batches import smaller_passes
 from rlcore.results.provenance import MICRO_BATCH_TOKENS
-from rlcore.results.restarts import RestartRecord, record_restart, restarts_of
+from rlcore.results.stage_rows import RestartRecord, record_restart, restarts_of
 from schemas.artifacts import ArtifactRef
 from tasks.runtime.drift import newest_checkpoint
 from tasks.runtime.stage_run import StageRun, flow_run_id

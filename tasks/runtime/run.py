@@ -12,22 +12,21 @@ from prefect.client.orchestration import get_client
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from rlcore.envs.names import environment_names
+from rlcore.envs.registry import environment_names
 from rlcore.models.stops import NEVER_CLOSES
-from rlcore.preflight.start import Start, check_start
-from rlcore.recipe_text import write_yaml
-from rlcore.recipes import load_recipe
-from rlcore.redaction import redacting
+from rlcore.plan.start import Start, check_start
+from rlcore.recipes.load import load_recipe
+from rlcore.recipes.redaction import redacting
+from rlcore.recipes.text import write_yaml
 from rlcore.results.folders import LATEST, RECIPE, RUNS, run_directory
+from rlcore.rl.workers import Workers
 from rlcore.store.versions import modified_sentences
-from rlcore.workers.workers import Workers
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.stages import check_stages, stage_parents
 from tasks.run_page.board import Board
-from tasks.run_page.page import RunPage
+from tasks.run_page.page import RunPage, View
 from tasks.run_page.tracking import Tracker
-from tasks.run_page.view import View
 from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.process import prepare_process
 from tasks.runtime.pulse import pulse

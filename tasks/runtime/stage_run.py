@@ -1,4 +1,5 @@
-"""What the body of a stage is given: recipe, key, parents, and where it puts its result."""
+"""What the body of a stage is given: recipe, key, parents, its rollout engine, and where it puts
+its result."""
 
 import json
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 import polars as pl
 from prefect.runtime import flow_run
 
-from rlcore.recipes import recipe_digest, with_micro_batch_tokens
+from rlcore.recipes.load import recipe_digest, with_micro_batch_tokens
 from rlcore.results.provenance import (
     CODE,
     ENGINE,
@@ -24,13 +25,14 @@ from rlcore.results.provenance import (
     record_recipe,
 )
 from rlcore.results.run import StageRecord
+from rlcore.rl.records import newest_engine
 from rlcore.store.artifacts import Lineage
 from rlcore.store.tables import TableFile
 from rlcore.store.versions import VERSION
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from tasks.runtime.drift import ACCEPTED, IDENTITY, HalfDone, continued_key
-from tasks.runtime.keys import GENERATION, MADE_OF, StageKeys, generation_key
+from tasks.runtime.keys import GENERATION, MADE_OF, StageKeys, generation_key, generations
 from tasks.runtime.longer import TOTAL, TRAJECTORY, Shorter
 from tasks.runtime.pipeline import PipelineRun
 
@@ -191,3 +193,28 @@ class StageRun:
 
 def flow_run_id() -> str:
     return str(flow_run.id or "")
+
+
+def sampling(
+    run: StageRun,
+    model_dir: Path,
+    *,
+    recorded: str | None = None,
+    kind: str | None = None,
+    otherwise: str | None = None,
+) -> StageRun:
+    """Return ``run`` with its engine chosen, for the model of ``model_dir``, and named in lineage.
+
+    What the recipe names counts first. Then ``recorded``, by what the run goes on with; the engine
+    of an earlier result of the same content (of ``kind``, by default the stage's own), which is
+    being made anew; and ``otherwise``. None means nothing is known. At last the rule of ``auto``.
+    Raises UserError where the engine cannot run here.
+    """
+    known = recorded or _of_earlier_result(run, kind or run.kind) or otherwise
+    return run.sampling_with(run.workers.choose_engine(model_dir, known))
+
+
+def _of_earlier_result(run: StageRun, kind: str) -> str | None:
+    numbers = generations(run.store, kind, run.keys.key)
+    keys = [generation_key(run.keys.key, number) for number in numbers if number < run.generation]
+    return newest_engine(run.store, kind, keys)

@@ -17,20 +17,18 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Literal
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.types import Placement, Worker
-from rlcore.data.chat import encode_prompts
-from rlcore.data.turns import TurnEncoder
-from rlcore.engines.loading import load_model_directory
-from rlcore.engines.pool import EnginePool
+from rlcore.engines.pool import EnginePool, load_model_directory
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
 from rlcore.engines.vllm_engine import engine_env
 from rlcore.envs.pool import EnvironmentPool
+from rlcore.models.chat import encode_prompts
 from rlcore.models.tokenizer import train_tokenizer
-from rlcore.seeds import stream_seed
-from rlcore.trajectories.collect import collect
-from rlcore.trajectories.episodes import Episodes
-from rlcore.trajectories.types import Request
+from rlcore.rollout.episodes import Episodes, collect
+from rlcore.rollout.trajectories import Request
+from rlcore.rollout.turns import TurnEncoder
 from schemas.environment import EnvironmentSection
 from tests.bench.measures import Measure
 from tests.rlcore.engines.conftest import ROOT, tiny_model
@@ -168,7 +166,7 @@ def started(times: Sequence[float]) -> Iterator[Bench]:
                 for number, each in enumerate(times)
             ]
             environment = cluster.spawn(
-                "rlcore.envs.worker:EnvironmentWorker",
+                "rlcore.envs.pool:EnvironmentWorker",
                 SECTION,
                 name="environment-0",
                 placement=Placement(env=own),

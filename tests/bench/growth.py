@@ -88,7 +88,7 @@ def _timed(folder: Path, axis: str, point: int) -> tuple[float, float]:
 
 
 def _parameters(model: Path) -> int:
-    from rlcore.weights.files import checkpoint_shapes
+    from rlcore.models.weight_files import checkpoint_shapes
 
     return sum(int(np.prod(shape)) for shape in checkpoint_shapes(model).values())
 

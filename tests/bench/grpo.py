@@ -20,7 +20,7 @@ from typing import Any
 from flows.places import RECIPES
 from rlcore.data.read import training_texts
 from rlcore.models.base import build_base_model
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from tests.bench.measures import Measure
 from tests.bench.peers.processes import Timed, by_trl, ours
 

@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 
 from flows.places import RECIPES, ROOT
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError

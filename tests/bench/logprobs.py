@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rlcore.models.blocked_head import blocked_scores, plain_weight
+from rlcore.models.logprobs import blocked_scores, plain_weight
 from tests.bench.measures import Measure
 
 VOCABULARY, HIDDEN = 151_936, 896

@@ -23,16 +23,15 @@ from flows.places import RECIPES, ROOT
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.types import Placement, Worker
-from rlcore.engines.loading import load_model_directory
-from rlcore.engines.pool import EnginePool
+from rlcore.engines.pool import EnginePool, load_model_directory
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Sampling
 from rlcore.engines.vllm_engine import engine_env
 from rlcore.learner.pool import LearnerPool
-from rlcore.recipes import load_recipe
+from rlcore.models.weight_files import read_checkpoint
+from rlcore.recipes.load import load_recipe
 from rlcore.rl.sync import CANARY_TOKENS, Canary, sync_weights
-from rlcore.weights.files import read_checkpoint
-from rlcore.workers.workers import Workers
+from rlcore.rl.workers import Workers
 from tests.bench.grpo import LARGE, base_model
 from tests.bench.measures import Measure
 

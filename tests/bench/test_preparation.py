@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from rlcore.data.prepare import prepare
+from rlcore.models.ragged import to_arrays
 from rlcore.models.tokenizer import train_tokenizer
-from rlcore.ragged import to_arrays
 from schemas.data import DataSection
 from tests.bench.peers.preparation import columns_of, ids_of
 from tests.bench.preparation import MILLION, Taken, memory_line, rates, rows_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlcore.envs.hermes import ToolCall, written
+from rlcore.envs.tools import ToolCall, written
 from rlcore.store.artifacts import ArtifactStore
 from tests.chaos import victims
 from tests.flows.small_run import SMALL

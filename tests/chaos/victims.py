@@ -7,7 +7,7 @@ import psutil
 
 from flows import services
 from rlcore.engines.registry import ENGINES
-from rlcore.workers.workers import ENVIRONMENT_WORKER, LEARNER, REWARD_WORKER
+from rlcore.rl.workers import ENVIRONMENT_WORKER, LEARNER, REWARD_WORKER
 
 # The kinds of actors, each with what its processes may run, as "module:Class".
 ACTORS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.stages import stage_parents

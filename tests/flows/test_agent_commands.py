@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from rlcore.from_verl.translate import render, translate
 from rlcore.models.base import build_base_model
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
+from rlcore.verl.translate import render, translate
 from schemas.model import FromScratch, ModelSection
 from tests.flows.small_run import INLINE, run_recipe, summary_of
 from tests.rlcore.data.row_files import MATH_ROWS, write
-from tests.rlcore.from_verl.test_episodes import AGENT
+from tests.rlcore.verl.test_episodes import AGENT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 FEW = {

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rlcore.webhook import GIVE_UP_S, URL
+from tasks.runtime.webhook import GIVE_UP_S, URL
 from tests.flows.small_run import INLINE, model_digests, run_small, summary_of
-from tests.rlcore.test_webhook import Receiver
+from tests.tasks.runtime.test_webhook import Receiver
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 # A learning rate at which the policy says the one thing that is rewarded after a few updates.

@@ -22,7 +22,7 @@ from rlcore.report.facts import gather
 from rlcore.report.page import parts
 from rlcore.report.write import write_report
 from tasks.run_page.board import Board
-from tasks.run_page.view import keep_picture
+from tasks.run_page.page import keep_picture
 from tests.browser import Browser, opened
 from tests.conftest import HOME, REPORTS
 from tests.rlcore.report.made import MadeRun

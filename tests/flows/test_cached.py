@@ -16,7 +16,7 @@ from flows.cli import main
 from flows.places import RECIPES
 from flows.rl_loop import rl
 from rlcore.learner.checkpoints import KIND
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import MANIFEST_VERSION, ArtifactRef
 from tasks.base_model import base_model

@@ -9,7 +9,7 @@ import pytest
 
 from flows.completion import recipe_keys
 from flows.places import RECIPES, ROOT
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.folders import RECIPE
 
 

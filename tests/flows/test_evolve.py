@@ -20,7 +20,7 @@ from flows.places import RECIPES, ROOT
 from rlcore.data.read import training_texts
 from rlcore.models.base import build_base_model
 from rlcore.models.files import model_directory
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.run import Run
 from tests.flows.small_run import INLINE, SMALL, artifact_digests, run_small
 from tests.flows.test_local import UP, environment, python

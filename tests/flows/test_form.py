@@ -12,7 +12,7 @@ from flows.commands.runs import command_of
 from flows.form import FIELDS, with_fields
 from flows.places import RECIPES
 from flows.rl_pipeline import rl_pipeline
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)

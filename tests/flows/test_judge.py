@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
-from rlcore.judges.rebuild import prepare_cache
-from rlcore.judges.setup import cache_folder, judge_setup
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.queries import query
+from rlcore.rewards.judges.setup import cache_folder, judge_setup, prepare_cache
 from rlcore.store.artifacts import ArtifactStore
 from tests.flows.small_run import INLINE, SMALL, model_digests, run_small
-from tests.rlcore.judges.server import (
+from tests.rlcore.rewards.judges.server import (
     KEY,
     JudgeServer,
     Reply,

@@ -13,7 +13,7 @@ from tests.rlcore.store.test_versions import REMEDY
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 RECIPE = "quickstart-rlhf"
 MOVES = {
-    "rlcore.algorithms.policy_loss": "rlcore.objective.surrogate",
+    "rlcore.algorithms.losses": "rlcore.objective.surrogate",
     "rlcore.algorithms.kl": "rlcore.objective.kl",
     "rlcore.rewards.gsm8k": "rlcore.verdicts.grade_school",
     "rlcore.learner.learner": "rlcore.training.actor",

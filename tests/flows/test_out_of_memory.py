@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlcore.results.provenance import MICRO_BATCH_TOKENS
-from rlcore.rl.recorded import RecordedIterations
+from rlcore.rl.records import RecordedIterations
 from rlcore.store.artifacts import ArtifactStore
 from tests.flows.small_run import INLINE, environment, model_digests, run_small
 

@@ -22,12 +22,12 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from flows import services
 from flows.flow_runs import executing
 from flows.local import ROOT, client_settings, down, password
-from rlcore.webhook import LEAST, URL
+from tasks.runtime.webhook import LEAST, URL
 from tests.browser import Browser, opened
 from tests.flows.small_run import INLINE, SMALL
 from tests.flows.test_browser import DRAWN, forwarded
 from tests.flows.test_local import UP, environment, python
-from tests.rlcore.test_webhook import Receiver
+from tests.tasks.runtime.test_webhook import Receiver
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 

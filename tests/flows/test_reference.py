@@ -23,7 +23,7 @@ from flows.reference import (
     reference,
     tables_reference,
 )
-from rlcore.recipes import load_recipe, recipe_names
+from rlcore.recipes.load import load_recipe, recipe_names
 from rlcore.rewards.registry import check_recipe_functions
 from schemas.errors import UserError
 from schemas.recipe import Recipe

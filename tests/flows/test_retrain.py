@@ -13,7 +13,7 @@ from prefect.client.orchestration import get_client
 from flows.cli import main
 from rlcore.retraining.champions import Champion, add_champion, champions, decisions
 from rlcore.store.artifacts import ArtifactStore
-from tasks.retraining.events import FAILED
+from tasks.runtime.alerts import FAILED
 from tests.flows.retrained import NAME, STEPS, run_retrain, write_recipe, write_rows
 from tests.rlcore.retraining.rivals import plant, right_answers
 

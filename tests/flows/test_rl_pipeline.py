@@ -29,7 +29,7 @@ from schemas.artifacts import ArtifactRef
 from tests.flows.commands.test_run import check_summary
 from tests.flows.small_run import INLINE, SMALL, model_digests, run_small, summary_of
 from tests.listeners import watched
-from tests.rlcore.export.snippets import run_snippet
+from tests.rlcore.evaluation.snippets import run_snippet
 
 pytestmark = pytest.mark.timeout(600)
 ONE = {"rl.iterations": 1, "rl.validation.every": 1}

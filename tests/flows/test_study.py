@@ -10,11 +10,10 @@ import pytest
 import yaml
 
 from flows.cli import main
-from flows.outcomes import Outcome, shortfalls
+from flows.outcomes import Outcome, render, shortfalls, write_results
 from flows.places import RECIPES
-from flows.results_page import render, write_results
 from flows.study import draw, panels, print_tables, read_outcome
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.provenance import code_state, record_code
 from rlcore.store.artifacts import ArtifactStore, Lineage

@@ -27,7 +27,7 @@ from flows.training import (
     train_with_grpo_sync,
     train_with_vapo_sync,
 )
-from rlcore.api.curves import CURVES
+from rlcore.api.progress import CURVES
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from flows.cli import main
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from tests.inputs import SHARED, reads
 
 EXAMPLES = SHARED / "reference" / "verl_examples"

@@ -80,7 +80,7 @@ def _tables() -> Iterator[tuple[str, str]]:
 
 def _recipes() -> Iterator[tuple[str, str]]:
     """Yield every value of every shipped recipe that is not the default of its key."""
-    from rlcore.recipes import load_recipe
+    from rlcore.recipes.load import load_recipe
 
     for file in sorted((ROOT / "flows" / "recipes").glob("[!_]*.yaml")):
         recipe = load_recipe(file.stem, directory=file.parent)

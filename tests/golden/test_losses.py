@@ -11,9 +11,13 @@ import pytest
 import torch
 
 from rlcore.algorithms.aggregation import MODES
-from rlcore.algorithms.correction import importance_weights
-from rlcore.algorithms.policy_loss import group_log_expectation, importance_ratio, policy_loss
-from rlcore.algorithms.value_loss import clipped_value_loss
+from rlcore.algorithms.losses import (
+    clipped_value_loss,
+    group_log_expectation,
+    importance_ratio,
+    importance_weights,
+    policy_loss,
+)
 from tests.golden import batches as made
 from tests.golden.batches import setting
 from tests.golden.comparison import assert_golden, assert_loss, family, tokens, weights_of

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.entropy import categorical_entropy
-from rlcore.algorithms.kl import adaptive_coef, full_kl, kl_estimate
+from rlcore.algorithms.kl import adaptive_coef, categorical_entropy, full_kl, kl_estimate
+from rlcore.algorithms.losses import pair_weights, pairwise_loss
 from rlcore.algorithms.overlong import overlong_penalty
-from rlcore.algorithms.preference_loss import pair_weights, pairwise_loss
 from tests.golden import batches as made
 from tests.golden.comparison import assert_golden, family, tokens
 

@@ -12,8 +12,7 @@ import torch
 
 from rlcore.algorithms.objective import SftObjective
 from rlcore.cluster.in_process import InProcessWorker
-from rlcore.engines.loading import load_model_directory
-from rlcore.engines.pool import EnginePool
+from rlcore.engines.pool import EnginePool, load_model_directory
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Sampling, TurnRequest
 from rlcore.learner.attention import flash_problem

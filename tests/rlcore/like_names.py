@@ -1,6 +1,6 @@
 """Names of other libraries that no table holds: they are like one that a table holds."""
 
-# A line per meaning, as in ``rlcore.foreign_keys``.
+# A line per meaning, as in ``rlcore.recipes.foreign_keys``.
 LIKE = """
 reward.functions.0.weight: reward.weight reward_scale
 data.sources.0.config: data.config dataset_subset

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe
-from tests.rlcore.judges.asking import judge
+from tests.rlcore.rewards.judges.asking import judge
 
 ASKS = {"name": "judge", "options": {"judge": "main"}}
 FUNCTIONS = [{"name": "arithmetic"}, ASKS]

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 
 

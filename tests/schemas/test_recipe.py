@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe, resolve_recipe
+from rlcore.recipes.load import load_recipe, resolve_recipe
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 from schemas.presets import PRESETS

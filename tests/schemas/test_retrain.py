@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.retrain import RetrainSection

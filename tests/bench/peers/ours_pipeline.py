@@ -16,7 +16,7 @@ from typing import Any
 
 from flows import services
 from flows.local import client_settings, start_server, wait_healthy
-from rlcore.recipe_text import write_yaml
+from rlcore.recipes.text import write_yaml
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
 from tests.bench.peers.processes import report

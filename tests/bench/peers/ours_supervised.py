@@ -15,12 +15,12 @@ from typing import Any
 import polars as pl
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
-from rlcore.reward_model.training import PreferenceBatches
+from rlcore.recipes.load import load_recipe
+from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.supervised.loop import Progress, Training, batch_rows
+from rlcore.supervised.reward_model import PreferenceBatches
 from rlcore.supervised.sft import STAGE, DemonstrationBatches
-from rlcore.workers.workers import Workers
 from schemas.recipe import Recipe
 from tests.bench.peers.processes import report_tokens
 

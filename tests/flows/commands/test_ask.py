@@ -10,7 +10,7 @@ import yaml
 
 from flows.cli import main
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.metrics import metrics_frame
 from rlcore.results.provenance import record_recipe
 from rlcore.results.questions import QUESTIONS

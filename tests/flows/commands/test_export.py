@@ -13,8 +13,8 @@ import pytest
 
 from flows.cli import main
 from flows.places import RECIPES
-from rlcore.recipe_text import write_yaml
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
+from rlcore.recipes.text import write_yaml
 from rlcore.store.reader import ArtifactReader
 from tests.flows.crash_points import GO
 from tests.flows.small_run import INLINE, ROOT, artifact_digests, run_small, summary_of

@@ -13,8 +13,8 @@ from referencing import Registry, Resource
 
 from flows.cli import main
 from flows.places import RECIPES
-from rlcore.recipe_text import write_yaml
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
+from rlcore.recipes.text import write_yaml
 from tests.flows.small_run import INLINE, ROOT, SMALL, artifact_digests, run_small, summary_of
 
 pytestmark = pytest.mark.timeout(600)

@@ -14,14 +14,14 @@ import yaml
 
 from flows import cli
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.run import record_stage
 from rlcore.rl.reward import score_rollouts
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.flows.commands.test_data import arguments as few_rows
 from tests.rlcore.diagnostics.records import put_dataset, rollouts
-from tests.rlcore.judges.server import KEY, judge_server, says
 from tests.rlcore.results.records import stage_record
+from tests.rlcore.rewards.judges.server import KEY, judge_server, says
 from tests.rlcore.rewards.scoring import Scoring
 
 NAME = "quickstart-0123abcd"

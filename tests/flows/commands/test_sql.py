@@ -8,8 +8,7 @@ import pytest
 
 from flows.cli import main
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from schemas.chats import MESSAGES
-from schemas.table_list import TABLES, VIEWS
+from schemas.table_list import MESSAGES, TABLES, VIEWS
 
 RESPONSE = "Two and two make four.\n" * 40
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from flows.cli import main
-from rlcore.dry_run.states import State
 from rlcore.models.base import build_base_model
+from rlcore.plan.states import State
 from rlcore.results.run import Run
 from schemas.model import FromScratch, ModelSection
 from schemas.recipe import Recipe
@@ -78,7 +78,7 @@ EDITS = [
     Edit(
         "code/rlcore/evaluation/statistics.py",
         STATEMENT,
-        {"evaluate": {unversioned("rlcore.evaluation.statistics")}},
+        {"evaluate": {unversioned("rlcore.algorithms.statistics")}},
         {"export"},
     ),
     Edit(

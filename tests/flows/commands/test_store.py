@@ -10,13 +10,13 @@ import pytest
 from flows import local
 from flows.cli import main
 from flows.places import ROOT
-from rlcore.rl.recorded import RecordedIterations
+from rlcore.rl.records import RecordedIterations
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.pruned import PrunedArtifact
 from schemas.errors import UserError
 from tests.conftest import HOME
 from tests.rlcore.report.made import MadeRun
-from tests.rlcore.retention.stores import Filled, put
+from tests.rlcore.results.stores import Filled, put
 
 pytestmark = pytest.mark.timeout(120)
 SCHEMA = json.loads((ROOT / "docs" / "schemas" / "store.schema.json").read_text())

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcore.algorithms.advantages import (
-    ESTIMATORS,
-    AdvantageInput,
-    AdvantageResult,
-    estimate,
-)
+from rlcore.algorithms.advantages import ESTIMATORS, AdvantageInput, AdvantageResult, estimate
 from schemas.errors import UserError
 
 GROUP_ESTIMATORS = ("grpo", "rloo", "reinforce++-baseline")
@@ -373,8 +368,8 @@ def test_estimators_load_without_torch():
     """The flow's process computes advantages; importing torch would cost it seconds."""
     code = (
         "import sys, rlcore.algorithms.advantages, rlcore.algorithms.aggregation;"
-        "import rlcore.algorithms.overlong, rlcore.algorithms.policy_loss, rlcore.algorithms.kl;"
-        "import rlcore.algorithms.value_loss, rlcore.algorithms.preference_loss;"
+        "import rlcore.algorithms.overlong, rlcore.algorithms.losses, rlcore.algorithms.kl;"
+        "import rlcore.algorithms.losses, rlcore.algorithms.losses;"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rlcore.algorithms.aggregation import token_weights
-from rlcore.algorithms.entropy import categorical_entropy
-from rlcore.algorithms.kl import full_kl
+from rlcore.algorithms.kl import categorical_entropy, full_kl
+from rlcore.algorithms.losses import pair_weights
 from rlcore.algorithms.objective import (
     PolicyObjective,
     PreferenceObjective,
@@ -18,7 +18,6 @@ from rlcore.algorithms.objective import (
     ValueObjective,
 )
 from rlcore.algorithms.objective_types import Objective, TokenBatch, TokenOutputs
-from rlcore.algorithms.preference_loss import pair_weights
 
 TOKENS, VOCABULARY = 9, 5
 ROWS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])

@@ -5,11 +5,7 @@ import pytest
 import torch
 
 from rlcore.algorithms.aggregation import token_weights
-from rlcore.algorithms.policy_loss import (
-    clipped_surrogate,
-    group_log_expectation,
-    importance_ratio,
-)
+from rlcore.algorithms.losses import clipped_surrogate, group_log_expectation, importance_ratio
 from schemas.errors import UserError
 
 ROWS = torch.tensor([7, 7, 7, 2, 2, 40, 40, 40, 40])  # ids of sequences, not positions

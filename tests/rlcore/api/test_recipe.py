@@ -4,11 +4,7 @@ import re
 
 import pytest
 
-from rlcore.api.configs import (
-    DAPOConfig,
-    GRPOConfig,
-    TrainingConfig,
-)
+from rlcore.api.configs import DAPOConfig, GRPOConfig, TrainingConfig
 from rlcore.api.recipe import batch_of
 from schemas.errors import UserError
 from tests.rlcore.api.tiny import recipe

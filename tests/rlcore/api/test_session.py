@@ -10,8 +10,8 @@ from flows.training import GRPOConfig, train_with_grpo_sync
 from rlcore.api import session
 from rlcore.diagnostics.watch import DiagnosticError
 from rlcore.models.tokenizer import eos_token_id, load_tokenizer
-from rlcore.preflight import machine as here
-from rlcore.preflight.machine import Machine
+from rlcore.plan import machine as here
+from rlcore.plan.machine import Machine
 from schemas.errors import UserError
 from tests.rlcore.api.tiny import write_tiny_model
 

@@ -7,12 +7,7 @@ from urllib.parse import urlparse
 
 import pytest
 
-from rlcore.cluster.types import (
-    WorkerDied,
-    WorkerTimeout,
-    as_completed,
-    new_rendezvous_file,
-)
+from rlcore.cluster.types import WorkerDied, WorkerTimeout, as_completed, new_rendezvous_file
 
 
 class Answer:

@@ -9,7 +9,7 @@ from rlcore.data.conversation import message_of, policys_part
 from rlcore.data.filters import fit_demonstrations, fit_prompts
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import BadRow, RawTable, Row
-from rlcore.envs.hermes import ToolCall, written
+from rlcore.envs.tools import ToolCall, written
 from rlcore.models.tokenizer import train_tokenizer
 from schemas.data import DataSection
 

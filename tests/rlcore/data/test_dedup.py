@@ -7,9 +7,15 @@ from time import process_time
 import numpy as np
 import pytest
 
-from rlcore.data.dedup import contaminated, exact_duplicates, near_duplicates, text_hash
+from rlcore.data.dedup import (
+    contaminated,
+    exact_duplicates,
+    grams,
+    near_duplicates,
+    text_hash,
+    words_of,
+)
 from rlcore.data.sources import read_source
-from rlcore.data.words import grams, words_of
 from schemas.data import GSM8K_INSTRUCTION, Gsm8kSource
 from tests.inputs import GSM8K, reads
 

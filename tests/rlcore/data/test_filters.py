@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from rlcore.data.chat import encode_prompts
 from rlcore.data.filters import (
     apply_filters,
     fit_demonstrations,
@@ -12,6 +11,7 @@ from rlcore.data.filters import (
     special_token_rejects,
 )
 from rlcore.data.rows import Row
+from rlcore.models.chat import encode_prompts
 from rlcore.models.tokenizer import EOS, train_tokenizer
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError

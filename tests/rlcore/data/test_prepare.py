@@ -13,8 +13,8 @@ from rlcore.data.prepare import PreparedData, prepare
 from rlcore.data.read import training_texts
 from rlcore.models.base import build_base_model
 from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.ragged import to_arrays
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.ragged import to_arrays
 from schemas.data import DataSection, FileSource, MathSource
 from schemas.errors import UserError
 from schemas.generated import ArithmeticSource, ProgramsSource

@@ -10,7 +10,7 @@ from rlcore.data.prepare import prepare
 from rlcore.data.preview import BOUNDARY, Example, example_lines, preview
 from rlcore.models.base import build_base_model, copy_base_model
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from schemas.model import FromScratch, ModelSection
 
 # Another form than the tokenizer's own: who reads the model's template sees other tokens.

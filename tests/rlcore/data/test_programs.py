@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from rlcore.data.dedup import words_of
 from rlcore.data.drawn import Example
 from rlcore.data.generated import generated_rows
 from rlcore.data.programs import (
@@ -18,7 +19,6 @@ from rlcore.data.programs import (
     solve,
 )
 from rlcore.data.rows import Row
-from rlcore.data.words import words_of
 from rlcore.rewards import code
 from rlcore.rewards.code import last_program
 from rlcore.rewards.types import Reward, RewardRow

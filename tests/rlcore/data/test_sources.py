@@ -11,10 +11,9 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from rlcore.data.inputs import data_digests
 from rlcore.data.normalise import normalise
-from rlcore.data.peek import peek
-from rlcore.data.sources import count_rows, read_file, read_source
+from rlcore.data.read import peek
+from rlcore.data.sources import count_rows, data_digests, read_file, read_source
 from schemas.data import (
     AIME_HUBS,
     AimeSource,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from rlcore.data.chat import Encoded, encode_demonstrations
 from rlcore.data.rows import Row
 from rlcore.data.unshown import unshown_rejects
+from rlcore.models.chat import Encoded, encode_demonstrations
 from rlcore.models.tokenizer import train_tokenizer
 
 USER = {"role": "user", "content": "2 + 3?"}

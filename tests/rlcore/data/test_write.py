@@ -2,9 +2,9 @@
 
 import polars as pl
 
-from rlcore.data.chat import Encoded
 from rlcore.data.rows import Reject, Row
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
+from rlcore.models.chat import Encoded
 from schemas.tables import TABLES
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from flows.places import RECIPES
 from rlcore.diagnostics.watch import Diagnostics, Finding
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from schemas.recipe import Recipe
 
 LENGTH = 100

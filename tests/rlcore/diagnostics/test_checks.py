@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlcore.diagnostics.watch import CHECKS, Diagnostics
-from rlcore.recipes import recipe_names
+from rlcore.recipes.load import recipe_names
 from tests.rlcore.diagnostics.streams import (
     QUICKSTARTS,
     RECIPES,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.policy_loss import clipped_surrogate, importance_ratio
+from rlcore.algorithms.losses import clipped_surrogate, importance_ratio
 from rlcore.diagnostics.measures import CLIPPED_BY_NOISE
 from schemas.algorithm import Algorithm
 from tests.rlcore.diagnostics.streams import QUICKSTARTS, RECORDED, Metrics, broken, recipe, watch

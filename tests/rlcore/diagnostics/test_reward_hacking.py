@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from rlcore.diagnostics.watch import Finding, diagnose
-from rlcore.rl.measures import VERIFIER_CORRELATION, verdict_correlation
+from rlcore.rl.metrics import VERIFIER_CORRELATION, verdict_correlation
 from tests.rlcore.diagnostics.streams import Metrics, healthy, recipe, watch
 
 SIZES = [(16, 8), (64, 8), (512, 1)]  # prompts, samples

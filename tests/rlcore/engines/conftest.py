@@ -20,14 +20,15 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, RolloutEngine, Sampling, TurnRequest
 from rlcore.engines.vllm_engine import engine_env
-from rlcore.weights.digest import (
+from rlcore.models.weight_digest import (
+    WeightStamp,
+    WeightUpdate,
     canonical_names,
     combined_digest,
     tensor_digests,
     tensor_sums,
 )
-from rlcore.weights.files import write_state
-from rlcore.weights.stamp import WeightStamp, WeightUpdate
+from rlcore.models.weight_files import write_state
 from tests.rlcore.engines.faults import inject
 
 ROOT = Path(__file__).parents[3]

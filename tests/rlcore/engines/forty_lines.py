@@ -3,11 +3,10 @@
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rlcore.engines.sampling import choose, processed_logprobs
+from rlcore.engines.transformers_engine import choose, processed_logprobs
 from rlcore.engines.types import EngineSpec, Generation, check_requests
-from rlcore.weights.check import read_update, require_verified, verify_handed
-from rlcore.weights.digest import DigestTap, canonical_names
-from rlcore.weights.stamp import UNVERIFIED, WeightStamp
+from rlcore.engines.weight_check import read_update, require_verified, verify_handed
+from rlcore.models.weight_digest import UNVERIFIED, DigestTap, WeightStamp, canonical_names
 from schemas.outcomes import FinishReason
 
 

@@ -8,7 +8,7 @@ import torch
 
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, TurnRequest
-from rlcore.weights.digest import canonical_names
+from rlcore.models.weight_digest import canonical_names
 from tests.rlcore.engines.conftest import update_of
 from tests.rlcore.engines.models import CONTEXT, VOCAB
 

@@ -14,8 +14,8 @@ from rlcore.engines.types import EngineSpec, RolloutEngine
 from rlcore.learner.learner import Learner
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.weight_digest import WeightSyncError
 from rlcore.rl.sync import CANARY_TOKENS, Canary, sync_weights
-from rlcore.weights.stamp import WeightSyncError
 from schemas.rl import GapBound
 from tests.rlcore.engines.conftest import (
     VOCAB,

@@ -11,8 +11,8 @@ from rlcore.engines.contract import CHECKS, CONTEXT, broken, broken_by, main
 from rlcore.engines.own_engine import OwnEngine
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
-from rlcore.weights.files import read_state
-from rlcore.weights.stamp import UNVERIFIED, WeightStamp, WeightUpdate
+from rlcore.models.weight_digest import UNVERIFIED, WeightStamp, WeightUpdate
+from rlcore.models.weight_files import read_state
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.conftest import EngineProcess, RemoteEngine
 from tests.rlcore.engines.forty_lines import SmallEngine

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from rlcore.engines.types import Sampling, TurnRequest
-from rlcore.weights.files import write_state
-from rlcore.weights.stamp import UNVERIFIED, WeightSyncError, WeightUpdate
+from rlcore.models.weight_digest import UNVERIFIED, WeightSyncError, WeightUpdate
+from rlcore.models.weight_files import write_state
 from schemas.errors import UserError
 from tests.rlcore.engines import faults
 from tests.rlcore.engines.conftest import RemoteEngine, Synced, requests_of, update_of

@@ -8,7 +8,7 @@ import pytest
 
 from rlcore.engines.own_engine import OwnEngine, find_engine
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
-from rlcore.weights.stamp import UNVERIFIED
+from rlcore.models.weight_digest import UNVERIFIED
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 

@@ -11,7 +11,7 @@ from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.shell import Shell
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Generation, Sampling, TurnRequest, WholeBatches
-from rlcore.weights.stamp import WeightStamp, WeightSyncError, WeightUpdate
+from rlcore.models.weight_digest import WeightStamp, WeightSyncError, WeightUpdate
 from schemas.outcomes import FinishReason
 
 STAMP = WeightStamp(3, "a" * 64)

@@ -12,7 +12,7 @@ from rlcore.engines.own_engine import OwnEngine
 from rlcore.engines.stop_strings import StopStrings, answer_text
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
 from rlcore.models.tokenizer import train_tokenizer
-from rlcore.weights.stamp import UNVERIFIED
+from rlcore.models.weight_digest import UNVERIFIED
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.conftest import VOCAB, requests_of

@@ -8,11 +8,10 @@ import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.types import WorkerTimeout
-from rlcore.engines.loading import load_model_directory
-from rlcore.engines.pool import EnginePool
+from rlcore.engines.pool import EnginePool, load_model_directory
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
-from rlcore.weights.stamp import UNVERIFIED, WeightSyncError
+from rlcore.models.weight_digest import UNVERIFIED, WeightSyncError
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.conftest import EngineOf
 from tests.rlcore.engines.test_engines import prompts_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec
-from rlcore.weights.files import read_checkpoint
+from rlcore.models.weight_files import read_checkpoint
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,7 +1,7 @@
 import pytest
 
 from rlcore.envs.calculator import Calculator, evaluated
-from rlcore.envs.hermes import call_in
+from rlcore.envs.tools import call_in
 
 
 @pytest.mark.parametrize(

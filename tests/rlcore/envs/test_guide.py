@@ -9,7 +9,7 @@ import pytest
 from flows.places import RECIPES
 from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Answer, Call
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 
 pytestmark = pytest.mark.timeout(60)
 GUIDE = Path(__file__).parents[3] / "docs" / "environments.md"

@@ -9,8 +9,8 @@ from typing import Any
 import psutil
 import pytest
 
-from rlcore.envs.hermes import ToolCall, written
 from rlcore.envs.process import EnvironmentProcess
+from rlcore.envs.tools import ToolCall, written
 from rlcore.envs.types import Answer, Call, Step
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
-from rlcore.envs.pool import EnvironmentPool
+from rlcore.envs.pool import EnvironmentPool, EnvironmentWorker
 from rlcore.envs.types import Call
-from rlcore.envs.worker import EnvironmentWorker
 from schemas.environment import EnvironmentSection
 
 pytestmark = pytest.mark.timeout(60)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.envs.hermes import ToolCall, written
-from rlcore.envs.names import BUILTIN
 from rlcore.envs.process import ATTEMPTS, EnvironmentProcess, describe
+from rlcore.envs.registry import BUILTIN
+from rlcore.envs.tools import ToolCall, written
 from rlcore.envs.types import Answer, Call
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError

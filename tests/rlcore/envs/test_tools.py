@@ -2,8 +2,7 @@ import asyncio
 
 import pytest
 
-from rlcore.envs.hermes import ToolCall, written
-from rlcore.envs.tools import ToolEnvironment, tool_names
+from rlcore.envs.tools import ToolCall, ToolEnvironment, tool_names, written
 from rlcore.envs.types import Step
 from tests.rlcore.envs.samples import Shop
 

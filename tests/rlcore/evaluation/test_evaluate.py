@@ -9,12 +9,7 @@ import polars as pl
 import pytest
 
 from rlcore.engines.types import Generation, Sampling
-from rlcore.evaluation.evaluate import (
-    evaluate,
-    generate_completions,
-    section_of,
-    select_prompts,
-)
+from rlcore.evaluation.evaluate import evaluate, generate_completions, section_of, select_prompts
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from schemas.errors import UserError
@@ -22,7 +17,7 @@ from schemas.outcomes import FinishReason
 from schemas.recipe import EvaluateSection
 from schemas.rl import RewardFunction, RewardSection
 from schemas.tables import COMPLETIONS, EVAL_RESULTS, PROMPTS
-from tests.rlcore.trajectories.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
+from tests.rlcore.rollout.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
 
 EOS = 99
 

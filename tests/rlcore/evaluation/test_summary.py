@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from rlcore.evaluation.summary import summarize
-from schemas.chats import MESSAGES
 from schemas.recipe import EvaluateSection
+from schemas.table_list import MESSAGES
 from schemas.tables import EVAL_RESULTS
 
 TYPES = {"correct": pl.Boolean, "score": pl.Float64, "turns": MESSAGES}

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Generation, Sampling
 from rlcore.evolve.agents import Agents
 from rlcore.evolve.prompts import Prompts, Row
 from rlcore.models.tokenizer import eos_token_id, train_tokenizer
-from rlcore.seeds import stream_seed
 from schemas.evolve import EvolveSection
 from schemas.outcomes import FinishReason
-from tests.rlcore.trajectories.scripted import STAMP
+from tests.rlcore.rollout.scripted import STAMP
 
 TOKENIZER = train_tokenizer(["What is 12 and 3456? Tom has 30 eggs. How many now?"] * 20, 330)
 EOS_ID = eos_token_id(TOKENIZER)

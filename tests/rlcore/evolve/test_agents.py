@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Generation, Sampling
 from rlcore.evolve.agents import Agents, Ask
-from rlcore.seeds import stream_seed
-from rlcore.trajectories.types import Request, Trajectory, Turn
+from rlcore.rollout.trajectories import Request, Trajectory, Turn
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason, StopReason
 from tests.rlcore.evolve.scripted import SEED, TOKENIZER, Engines, agents, problem, section
-from tests.rlcore.trajectories.scripted import STAMP
+from tests.rlcore.rollout.scripted import STAMP
 
 
 class Episodes:

@@ -6,8 +6,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from rlcore.evolve.memory import Entry
 from rlcore.evolve.prompts import (
+    Entry,
     Prompts,
     check_templates,
     problems_of,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlcore.algorithms.losses import pair_weights
 from rlcore.algorithms.objective import (
     PolicyObjective,
     PreferenceObjective,
@@ -13,7 +14,6 @@ from rlcore.algorithms.objective import (
     ValueObjective,
 )
 from rlcore.algorithms.objective_types import Objective
-from rlcore.algorithms.preference_loss import pair_weights
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.samples import make_batch

@@ -14,10 +14,10 @@ from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
 from rlcore.learner.learner import Learner
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term, UpdateRequest
+from rlcore.models.architectures import caps_attention
 from rlcore.models.names import file_state
 from rlcore.models.packing import Sequences
-from rlcore.models.softcap import caps_attention
-from rlcore.weights.files import read_checkpoint, read_state, write_state
+from rlcore.models.weight_files import read_checkpoint, read_state, write_state
 
 VOCABULARY = 61
 

@@ -8,7 +8,7 @@ import torch
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.learner.spec import Term
-from rlcore.models import blocked_head, logprobs
+from rlcore.models import logprobs
 from schemas.errors import UserError
 from tests.rlcore.learner.algorithms import (
     ALGORITHMS,
@@ -210,7 +210,7 @@ def test_a_large_vocabulary_takes_the_step_of_a_small_one(zero_stage, learner_of
     stepped = []
     for limit in (2**26, 61 * 4):
         monkeypatch.setattr(logprobs, "CHUNK_LOGITS", limit)
-        monkeypatch.setattr(blocked_head, "BLOCK_LOGITS", limit)
+        monkeypatch.setattr(logprobs, "BLOCK_LOGITS", limit)
         learner = learner_of(zero_stage=zero_stage)
         learner.step(terms, 0.1)
         stepped.append(weights_of(learner))

@@ -16,7 +16,7 @@ from transformers import (
 
 from rlcore.learner.model import load_model
 from rlcore.learner.spec import LearnerSpec
-from rlcore.models import softcap
+from rlcore.models import architectures
 from schemas.errors import UserError
 
 
@@ -40,7 +40,7 @@ def test_model_that_changes_logits_in_an_unknown_way_is_refused(
     spec: LearnerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training without what a class does after the head trains another model."""
-    monkeypatch.setattr(softcap, "CAPS", ())
+    monkeypatch.setattr(architectures, "CAPS", ())
     config = Gemma2Config(
         vocab_size=61,
         hidden_size=32,

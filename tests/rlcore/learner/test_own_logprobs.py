@@ -7,7 +7,7 @@ import pytest
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.learner.spec import Term, UpdateRequest
-from rlcore.models import blocked_head, logprobs
+from rlcore.models import logprobs
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.algorithms import SEQUENCE, algorithm_batch
 from tests.rlcore.learner.samples import make_batch
@@ -107,7 +107,7 @@ def test_chunks_of_a_large_vocabulary_are_those_of_the_exact_kl(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_blocks_of_a_large_vocabulary_are_those_of_the_scores(dtype, learner_of, monkeypatch):
     monkeypatch.setattr(logprobs, "CHUNK_LOGITS", 61 * 12)
-    monkeypatch.setattr(blocked_head, "BLOCK_LOGITS", 61 * 12)
+    monkeypatch.setattr(logprobs, "BLOCK_LOGITS", 61 * 12)
     objective = replace(GSPO, entropy_coef=0.01)
     learner = learner_of(dtype=dtype, **SPLIT)
     result = learner.update(request_of(offset_batch(learner, objective), objective))

@@ -14,17 +14,16 @@ from flows.places import RECIPES
 from rlcore.algorithms.objective import PreferenceObjective, SftObjective
 from rlcore.learner.learner import Learner
 from rlcore.learner.model import load_model
-from rlcore.learner.packing_check import PackingCheck, settle_attention
+from rlcore.learner.packing_check import LISTED, PackingCheck, settle_attention
 from rlcore.learner.passes import Passes
 from rlcore.learner.spec import LearnerSpec, Term
-from rlcore.models.architectures import LISTED
 from rlcore.models.packing import Sequences
-from rlcore.recipes import load_recipe
-from rlcore.reward_model.training import ranked_sequences
+from rlcore.recipes.load import load_recipe
+from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.supervised.loop import Training
+from rlcore.supervised.reward_model import ranked_sequences
 from rlcore.supervised.sft import DemonstrationBatches
-from rlcore.workers.workers import Workers
 from schemas.errors import UserError
 from tests.architectures import write_model
 from tests.flows.small_run import INLINE, SMALL

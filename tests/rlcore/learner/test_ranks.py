@@ -13,7 +13,7 @@ from rlcore.algorithms.objective import (
 )
 from rlcore.learner.spec import Term, UpdateRequest
 from rlcore.models.packing import Sequences
-from rlcore.reward_model.training import ranked_sequences
+from rlcore.supervised.reward_model import ranked_sequences
 from schemas.errors import UserError
 from tests.listeners import open_to_others
 from tests.rlcore.learner.samples import assert_same_weights, make_batch, weights_of

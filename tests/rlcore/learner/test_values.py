@@ -11,7 +11,7 @@ import torch
 from rlcore.algorithms.objective import PolicyObjective, SftObjective, ValueObjective
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec, Term, UpdateRequest
-from rlcore.weights.files import checkpoint_shapes
+from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 from tests.rlcore.learner.samples import assert_same_weights, make_batch, weights_of
 

@@ -8,8 +8,8 @@ import torch
 
 from rlcore.algorithms.objective import SftObjective
 from rlcore.learner.spec import Term, VersionConflict
-from rlcore.weights.digest import state_digest
-from rlcore.weights.files import read_state
+from rlcore.models.weight_digest import state_digest
+from rlcore.models.weight_files import read_state
 from tests.rlcore.learner.samples import make_batch, request_of
 
 

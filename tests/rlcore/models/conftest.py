@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from rlcore.cluster.surroundings import limit_onednn
 from rlcore.models.base import build_base_model
-from rlcore.onednn import limit_onednn
 from tests.rlcore.models.scratch import SCRATCH, TEXTS
 
 limit_onednn()  # as learner and engine do, before anything is computed in bfloat16

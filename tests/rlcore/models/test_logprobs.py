@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlcore.models import blocked_head, logprobs
+from rlcore.models import logprobs
 from rlcore.models.logprobs import TokenLogprobModel, scores_of_logits
 
 
@@ -49,7 +49,7 @@ def test_a_large_vocabulary_changes_nothing(temperature, hooked, monkeypatch):
     results = []
     for limit in (10**9, 50 * 7):
         monkeypatch.setattr(logprobs, "CHUNK_LOGITS", limit)
-        monkeypatch.setattr(blocked_head, "BLOCK_LOGITS", limit)
+        monkeypatch.setattr(logprobs, "BLOCK_LOGITS", limit)
         model.zero_grad()
         found, entropy, _ = model(
             input_ids=ids,

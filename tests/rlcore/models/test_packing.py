@@ -6,11 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcore.models.packing import (
-    Sequences,
-    idle_micro_batch,
-    pack,
-)
+from rlcore.models.packing import Sequences, idle_micro_batch, pack
 from schemas.errors import UserError
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)

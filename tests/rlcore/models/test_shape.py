@@ -5,15 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.models.shape import (
-    count_parameters,
-    find_shape,
-    from_scratch_shape,
-    model_parameters,
-)
+from rlcore.models.shape import count_parameters, find_shape, from_scratch_shape, model_parameters
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
-from tests.rlcore.dry_run.small import qwen2
+from tests.rlcore.plan.small import qwen2
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rlcore.data.chat import Encoded, encode_demonstrations
-from rlcore.data.turns import TurnEncoder
 from rlcore.models.base import check_base_model, copy_base_model, scratch_stops
+from rlcore.models.chat import Encoded, encode_demonstrations
 from rlcore.models.stops import closing_token, stops_of
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.rollout.turns import TurnEncoder
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 from tests.rlcore.api.tiny import write_tiny_model

@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 
 from flows.places import RECIPES
-from rlcore.recipe_text import write_yaml
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
+from rlcore.recipes.text import write_yaml
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.run import Run, record_stage
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
-from schemas.chats import MESSAGES
+from schemas.table_list import MESSAGES
 from tests.rlcore.results.records import stage_record
 
 PROMPTS, DRAWN, SAMPLES = 6, 4, 2

@@ -8,11 +8,11 @@ import polars as pl
 import yaml
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.run import record_stage
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from schemas.chats import MESSAGES
+from schemas.table_list import MESSAGES
 from tests.rlcore.results.records import stage_record
 
 

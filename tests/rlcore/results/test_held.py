@@ -7,7 +7,7 @@ import pytest
 
 from rlcore.results import held
 from rlcore.results.queries import query
-from rlcore.store import stamps
+from rlcore.store import files
 from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
 from tests.rlcore.results.test_index import flip
 from tests.rlcore.results.test_queries import run
@@ -28,7 +28,7 @@ SCORES = "select key, any_value(score) as score from rewards group by key order 
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count every file as settled, and three as many."""
-    monkeypatch.setattr(stamps, "SETTLED_S", 0.0)
+    monkeypatch.setattr(files, "SETTLED_S", 0.0)
     monkeypatch.setattr(held, "LEAST_FILES", 3)
 
 

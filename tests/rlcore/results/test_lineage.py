@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.lineage import CHANGED, GONE, UNCHANGED, fold, mermaid, trace
 from rlcore.results.metrics import metrics_frame
 from rlcore.results.provenance import record_inputs

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlcore.evaluation.statistics import bootstrap_mean
+from rlcore.algorithms.statistics import bootstrap_mean
 from rlcore.results.paired import (
     METRICS,
     Condition,

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.results.run import Run, record_stage
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.errors import UserError

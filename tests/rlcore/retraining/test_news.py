@@ -6,11 +6,10 @@ import polars as pl
 import pytest
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe, recipe_digest
+from rlcore.recipes.load import load_recipe, recipe_digest
 from rlcore.retraining.champions import ROLLED_BACK, add_champion, champions
 from rlcore.retraining.gate import Side, ask
-from rlcore.retraining.news import news
-from rlcore.retraining.observed import observe
+from rlcore.retraining.news import news, observe
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlcore.cluster.in_process import InProcessWorker
-from rlcore.judges.setup import JudgeSetup
+from rlcore.rewards.judges.setup import JudgeSetup
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.rewards.types import Reward, RewardRow

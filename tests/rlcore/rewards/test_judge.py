@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.judges.client import CallsSpent
 from rlcore.rewards.judge import JudgeFunction
+from rlcore.rewards.judges.client import CallsSpent
 from rlcore.rewards.types import RewardRow
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.reward import rewards_frame
@@ -19,8 +19,8 @@ from schemas.errors import UserError
 from schemas.judges import Judge
 from schemas.outcomes import Outcome
 from schemas.rl import RewardFunction, RewardSection
-from tests.rlcore.judges.asking import function, judge, rows, setup
-from tests.rlcore.judges.server import KEY, Reply, judge_server, nonce_of, response_in, says
+from tests.rlcore.rewards.judges.asking import function, judge, rows, setup
+from tests.rlcore.rewards.judges.server import KEY, Reply, judge_server, nonce_of, response_in, says
 from tests.rlcore.rewards.scoring import Scoring
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlcore.boxed import final_answers
+from rlcore.rewards.boxed import final_answers
 from rlcore.rewards.math_answer import scorer
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.worker import RewardWorker

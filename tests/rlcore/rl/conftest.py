@@ -15,14 +15,14 @@ from rlcore.models.base import build_base_model
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.stops import stops_of
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rl.phases import Phases
 from rlcore.rl.prompts import PromptRows
 from rlcore.rl.ptx import ptx_sequences
-from rlcore.rl.workers import start_workers
+from rlcore.rl.roles import start_workers
+from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from tests.flows.small_run import INLINE, SMALL
 

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.rl.advantage import shaped_scores, signal_of, with_advantages
 from rlcore.rl.batch import beside
 from rlcore.rl.groups import split_by_signal

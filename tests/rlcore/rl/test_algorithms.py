@@ -8,16 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlcore.from_verl.translate import translate
 from rlcore.learner.schedule import optimizer_lr
+from rlcore.models.ragged import to_arrays
 from rlcore.models.tokenizer import eos_token_id
-from rlcore.ragged import to_arrays
 from rlcore.rewards.types import RewardRow
 from rlcore.rl.batch import beside
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.rl.update import policy_steps
+from rlcore.verl.translate import translate
 from schemas.errors import UserError
 from tests.rlcore.rl.test_update import critic_request_of, request_of
 

@@ -10,7 +10,7 @@ import polars as pl
 import psutil
 import pytest
 
-from rlcore.ragged import to_arrays
+from rlcore.models.ragged import to_arrays
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rl.phases import Phases

@@ -8,13 +8,13 @@ import pytest
 
 from rlcore.results.lineage import trace
 from rlcore.rl.phases import Phases
-from rlcore.rl.recorded import RecordedIterations
+from rlcore.rl.records import RecordedIterations
 from rlcore.rl.replay import Replay
 from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from tests.rlcore.rl.conftest import Dataset
-from tests.rlcore.rl.test_history import digits, one_iteration
+from tests.rlcore.rl.test_records_history import digits, one_iteration
 from tests.rlcore.rl.test_replay import ITERATIONS, TWO_KEPT, trained
 
 pytestmark = pytest.mark.timeout(180)

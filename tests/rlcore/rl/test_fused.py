@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlcore.ragged import from_arrays, to_arrays
+from rlcore.models.ragged import from_arrays, to_arrays
 from rlcore.rewards.types import RewardRow
 from rlcore.rl import own_logprobs
 from rlcore.rl.batch import of_prompts

@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
+from rlcore.models.weight_digest import WeightStamp
+from rlcore.recipes.load import load_recipe
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.guards import (
     SamplerDriftError,
@@ -16,7 +17,6 @@ from rlcore.rl.guards import (
     check_rewards,
     check_sampler_gap,
 )
-from rlcore.weights.stamp import WeightStamp
 from schemas.rl import GapBound, RewardFunction, RewardSection
 
 

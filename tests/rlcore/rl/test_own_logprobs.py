@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlcore.ragged import to_arrays
-from rlcore.recipes import load_recipe
+from rlcore.models.ragged import to_arrays
+from rlcore.recipes.load import load_recipe
 from rlcore.results.queries import query
 from rlcore.rl.advantage import Advantages
 from rlcore.rl.groups import Groups

@@ -10,9 +10,9 @@ import pytest
 
 from flows.places import RECIPES
 from rlcore.models.packing import Sequences, pack
+from rlcore.models.ragged import to_arrays
 from rlcore.models.rows import SHARING_MULTIPLES
-from rlcore.ragged import to_arrays
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.probe import longest_batches, probe_memory

@@ -8,7 +8,7 @@ import pytest
 from rlcore.results.queries import query
 from rlcore.rl.phases import Phases
 from rlcore.store.artifacts import ArtifactStore
-from tests.rlcore.rl.test_history import digits, one_iteration
+from tests.rlcore.rl.test_records_history import digits, one_iteration
 
 pytestmark = pytest.mark.timeout(120)
 ITERATIONS = 2

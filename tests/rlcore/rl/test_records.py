@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from rlcore.recipes import with_micro_batch_tokens
+from rlcore.recipes.load import with_micro_batch_tokens
 from rlcore.rl.phases import Phases
-from rlcore.rl.recorded import RecordedIterations
-from rlcore.rl.records import PACKED_FOR
-from tests.rlcore.rl.test_history import digits, one_iteration
+from rlcore.rl.records import PACKED_FOR, RecordedIterations
+from tests.rlcore.rl.test_records_history import digits, one_iteration
 
 Make = Callable[..., Phases]
 

@@ -14,15 +14,14 @@ import pytest
 
 from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.models.files import MODEL_FOLDER, model_directory
-from rlcore.rl.credit import CreditError
 from rlcore.rl.phases import Phases
-from rlcore.rl.recorded import RecordedIterations
-from rlcore.rl.replay import Replay, ReplayError
+from rlcore.rl.records import RecordedIterations
+from rlcore.rl.replay import CreditError, Replay, ReplayError
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.errors import UserError
 from tests.rlcore.rl.conftest import Dataset
 from tests.rlcore.rl.test_fused import FUSED, half
-from tests.rlcore.rl.test_history import digits, half_teach, one_iteration
+from tests.rlcore.rl.test_records_history import digits, half_teach, one_iteration
 
 pytestmark = pytest.mark.timeout(180)
 Make = Callable[..., Phases]

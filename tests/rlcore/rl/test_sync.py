@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 from rlcore.engines.transformers_engine import TransformersEngine
-from rlcore.recipes import load_recipe
+from rlcore.models.weight_digest import WeightSyncError
+from rlcore.recipes.load import load_recipe
 from rlcore.rewards.types import RewardRow
 from rlcore.rl.phases import Phases
 from rlcore.rl.sync import CANARY_TOKENS, Canary
 from rlcore.store.artifacts import ArtifactStore
-from rlcore.weights.stamp import WeightSyncError
 from tests.rlcore.rl.conftest import RECIPES
 from tests.rlcore.rl.test_algorithms import one_iteration
 

@@ -7,7 +7,7 @@ from flows.places import RECIPES
 from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences
-from rlcore.recipes import load_recipe
+from rlcore.recipes.load import load_recipe
 from rlcore.rl.state import LoopState, validation_due
 from rlcore.rl.update import (
     critic_request,

@@ -7,6 +7,7 @@ from typing import Any, cast
 import polars as pl
 import pytest
 
+from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Generation
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.types import Failure, Reward, RewardRow
@@ -14,12 +15,11 @@ from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
 from rlcore.rl.prompts import PromptRows
 from rlcore.rl.validation import Validation, validation_prompts
-from rlcore.seeds import stream_seed
 from rlcore.store.tables import validate
 from schemas.outcomes import FinishReason
 from schemas.rl import RewardFunction, RewardSection
 from schemas.rollout import RolloutSection
-from tests.rlcore.trajectories.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
+from tests.rlcore.rollout.scripted import STAMP, ScriptedEngines, ScriptedTokenizer
 
 SAMPLES = "reward_samples"
 GSM8K = RewardSection(functions=(RewardFunction(name="gsm8k"),), max_error_fraction=0.5)

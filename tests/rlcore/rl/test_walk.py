@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from flows.places import ROOT
-from rlcore.rl.credit import recorded_kl_coef
 from rlcore.rl.phases import Phases
+from rlcore.rl.replay import recorded_kl_coef
 from rlcore.rl.walk import WalkedToken, walk
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError

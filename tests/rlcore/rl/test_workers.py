@@ -1,41 +1,34 @@
-"""When learners work side by side."""
+"""The workers of a run: all of a kind or none, and a learner that is released holds nothing."""
 
-import os
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from flows.places import RECIPES
-from rlcore.recipes import load_recipe
-from rlcore.rl.workers import have_own_places
+from rlcore.cluster.types import Placement
+from rlcore.recipes.load import load_recipe
+from rlcore.rl.workers import Workers
+from schemas.errors import UserError
+from tests.flows.small_run import INLINE, SMALL
+from tests.rlcore.learner.samples import write_tiny_model
 
-RAY = {"hardware.cluster": "ray"}
-TWO_RANKS = {"hardware.learner.ranks": 2, "hardware.learner.gpus_per_rank": 1}
+
+def test_learners_follow_each_other_in_one_run(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path)
+    recipe = load_recipe("quickstart", {**SMALL, **INLINE}, directory=RECIPES)
+    with Workers(recipe) as workers:
+        first = workers.learner(tmp_path, recipe.sft.optimizer, name="sft-learner")
+        before = first.stamp()
+        workers.release(first)
+        with pytest.raises(AttributeError):
+            first.stamp()
+        assert workers.learner(tmp_path, recipe.sft.optimizer, name="learner").stamp() == before
+        workers.restart()
+        assert workers.reference(tmp_path).stamp() == before
 
 
-@pytest.mark.parametrize(
-    ("over", "device", "reference", "critic", "own"),
-    [
-        ({}, "cpu", True, True, False),  # one process does it all
-        (RAY, "cpu", False, True, True),
-        (RAY, "cpu", True, True, False),  # three on two cores
-        (RAY, "cpu", False, False, False),  # nobody beside the policy
-        ({**RAY, "hardware.learner.threads": 2}, "cpu", False, True, False),
-        ({**RAY, **TWO_RANKS}, "cpu", False, True, False),
-        ({**RAY, **TWO_RANKS}, "cuda", True, True, True),
-        (RAY, "cuda", True, True, False),  # shares of one GPU
-        ({**RAY, "hardware.ray_address": "head:6379"}, "cpu", False, True, False),
-    ],
-)
-def test_learners_with_places_of_their_own_work_side_by_side(
-    over: dict[str, Any],
-    device: str,
-    reference: bool,
-    critic: bool,
-    own: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    settings = {"hardware.learner.threads": 1, **over}
-    recipe = load_recipe("quickstart-ppo", settings, directory=RECIPES)
-    assert have_own_places(recipe, device, reference=reference, critic=critic) is own
+def test_gpus_are_counted_for_all_workers_before_one_starts() -> None:
+    """Ray would wait for the last of them for ever."""
+    recipe = load_recipe("quickstart", {**SMALL, **INLINE}, directory=RECIPES)
+    with Workers(recipe) as workers, pytest.raises(UserError, match="needs 198 GPUs but"):
+        workers.spawn("nowhere:Thing", Placement(gpus=99.0), ["a", "b"], [(), ()])

@@ -27,7 +27,7 @@ FILES = {
     "rlcore/models/packing.py": "ROWS = 1\n\n\ndef pack():\n    return ROWS\n",
     "rlcore/rewards/exact.py": "def scorer():\n    return 1\n",
     "rlcore/rewards/fuzzy.py": "def scorer():\n    return 2\n",
-    "rlcore/export/export.py": "X = 1\n",
+    "rlcore/evaluation/export.py": "X = 1\n",
 }
 
 
@@ -64,7 +64,7 @@ def test_changes_with_code_it_reaches(root: Path, name: str) -> None:
     assert digest(root) != before, f"a change of {name} would go unseen"
 
 
-@pytest.mark.parametrize("name", ["rlcore/export/export.py", "tasks/run_page/artifacts.py"])
+@pytest.mark.parametrize("name", ["rlcore/evaluation/export.py", "tasks/run_page/artifacts.py"])
 def test_stays_when_other_code_changes(root: Path, name: str) -> None:
     before = digest(root)
     (root / name).write_text(FILES[name] + "\nEXTRA = 2\n")

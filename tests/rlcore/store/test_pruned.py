@@ -7,7 +7,7 @@ import pytest
 
 from rlcore.store.artifacts import ArtifactStore, LeaseError
 from rlcore.store.pruned import PrunedArtifact
-from tests.rlcore.retention.stores import put
+from tests.rlcore.results.stores import put
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -12,8 +12,8 @@ import pytest
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.checks import ArtifactError, check_version
 from rlcore.store.tables import TableFile, TableWriter, decode_table, encode_table, validate
-from schemas.chats import MESSAGES
 from schemas.errors import UserError
+from schemas.table_list import MESSAGES
 from schemas.tables import TABLES
 
 LINEAGE = Lineage(recipe_digest="r" * 64, code_fingerprint="c" * 64)

@@ -11,8 +11,8 @@ from wandb.sdk.lib.exit_hooks import ExitHooks
 
 from flows.places import RECIPES
 from rlcore.cluster.in_process import InProcessWorker
-from rlcore.preflight.functions import check_functions
-from rlcore.recipes import load_recipe, user_functions
+from rlcore.plan.functions import check_functions
+from rlcore.recipes.load import load_recipe, user_functions
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.registry import check_recipe_functions, code_digests
 from rlcore.rewards.types import RewardRow

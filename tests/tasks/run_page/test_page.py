@@ -21,12 +21,11 @@ from prefect.states import Cancelled, Crashed
 from rlcore.diagnostics.watch import Finding, findings_frame
 from rlcore.report.facts import Ending
 from rlcore.results.folders import report_folder
-from rlcore.results.restarts import RestartRecord, record_restart
+from rlcore.results.stage_rows import RestartRecord, record_restart
 from tasks.run_page import page as pages
 from tasks.run_page.board import Board, artifact_key
-from tasks.run_page.page import LONGEST_S, Pace, RunPage
+from tasks.run_page.page import LONGEST_S, RUNNING, Pace, RunPage, View, show_end
 from tasks.run_page.report import DIAGNOSTICS
-from tasks.run_page.view import RUNNING, View, show_end
 from tests.rlcore.report.made import MADE, MadeRun
 
 pytestmark = pytest.mark.timeout(120)

@@ -10,8 +10,8 @@ from rlcore.diagnostics.watch import DiagnosticError
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.rewards.unscored import RewardFailureError
 from rlcore.rl.state import LoopState
+from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore
-from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from tasks.run_page.report import IterationReport
 from tasks.run_page.tracking import Tracker

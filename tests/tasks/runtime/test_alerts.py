@@ -10,9 +10,9 @@ from prefect.client.schemas.objects import State
 from prefect.states import Crashed, Failed
 
 from rlcore.diagnostics.watch import Finding
-from rlcore.webhook import LEAST, URL
 from tasks.runtime.alerts import alert_end, alert_finding
-from tests.rlcore.test_webhook import Receiver
+from tasks.runtime.webhook import LEAST, URL
+from tests.tasks.runtime.test_webhook import Receiver
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("prefect_server")]
 

@@ -7,8 +7,8 @@ import pytest
 from prefect import flow
 from prefect.settings import get_current_settings
 
+from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, LeaseError, Lineage
-from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.recipe import Recipe

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from prefect import flow, task
 
-from rlcore.redaction import redact_logs
+from rlcore.recipes.redaction import redact_logs
 from schemas.errors import UserError
 from tasks.runtime.process import tell_mistakes_once
 

@@ -3,7 +3,7 @@
 import logging
 import time
 
-from rlcore.cluster.activity import activity
+from rlcore.cluster.progress import activity
 from tasks.runtime.pulse import pulse
 
 

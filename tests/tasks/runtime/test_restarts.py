@@ -11,11 +11,11 @@ from prefect import flow
 from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTimeout
 from rlcore.learner.checkpoints import KIND
 from rlcore.learner.pool import LearnerOutOfMemory
-from rlcore.preflight.batches import smaller_passes
+from rlcore.plan.batches import smaller_passes
 from rlcore.results.provenance import MICRO_BATCH_TOKENS
-from rlcore.results.restarts import RestartRecord, restarts_of
+from rlcore.results.stage_rows import RestartRecord, restarts_of
+from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore
-from rlcore.workers.workers import Workers
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.recipe import Recipe

@@ -9,8 +9,7 @@ from rlcore.engines import transformers_engine
 from rlcore.engines.gpu.packed_model import PackedModel, is_known, packable
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Sampling
-from rlcore.weights.digest import canonical_names
-from rlcore.weights.stamp import UNVERIFIED, WeightSyncError
+from rlcore.models.weight_digest import UNVERIFIED, WeightSyncError, canonical_names
 from tests.rlcore.engines.conftest import requests_of, tiny_model, update_of
 from tests.rlcore.engines.models import OTHERS, PACKED
 

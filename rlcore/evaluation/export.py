@@ -1,0 +1,86 @@
+"""The export: a Hugging Face directory with a model card, published atomically."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rlcore.evaluation.model_card import ModelCard, render_card
+from rlcore.evaluation.publish import write_verified
+from rlcore.results.folders import EXPORT
+from rlcore.store.checks import file_digest
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+
+WEIGHTS = "*.safetensors"
+
+
+def export_model(
+    policy_dir: Path,
+    out_dir: Path,
+    *,
+    dtype: str | None,
+    card: ModelCard,
+    trust_remote_code: bool = False,
+    origin: ArtifactRef | None = None,
+) -> dict[str, Any]:
+    """Publish the policy of ``policy_dir`` as ``out_dir``; return what was published.
+
+    Written to a hidden sibling, reloaded, compared (``publish.write_verified``), described by
+    README.md and ``export.json``, and renamed into place last; any difference or interruption
+    leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name,
+    parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff,
+    transformers, files (name -> bytes). ``origin``: the artifact that the weights are of, where
+    the directory itself becomes none: kind, key and sha256 of it, and the digests of the files of
+    weights, are added as ``origin``, so that its lineage can be followed.
+
+    Raises ``UserError`` when ``out_dir`` holds something other than an earlier export,
+    ``ExportError`` when the reloaded model is not the policy.
+    """
+    out_dir = out_dir.absolute()
+    _check_target(out_dir)
+    partial = out_dir.with_name(f".{out_dir.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a killed export
+    partial.mkdir(parents=True)
+    try:
+        proof = write_verified(
+            policy_dir, partial, dtype=dtype, trust_remote_code=trust_remote_code
+        )
+        files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
+        record = {"name": card.name, **asdict(proof), "files": files}
+        if origin is not None:
+            record["origin"] = _origin(origin, partial)
+        (partial / "README.md").write_text(render_card(card, proof), encoding="utf-8")
+        (partial / EXPORT).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        put_in_place(out_dir, partial)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return record
+
+
+def _origin(origin: ArtifactRef, directory: Path) -> dict[str, Any]:
+    weights = {path.name: file_digest(path) for path in sorted(directory.glob(WEIGHTS))}
+    return {**origin.model_dump(include={"kind", "key", "sha256"}), "weights": weights}
+
+
+def _check_target(out_dir: Path) -> None:
+    """An export replaces an export or an empty directory, never anything else."""
+    if not out_dir.exists():
+        return
+    if not out_dir.is_dir() or (any(out_dir.iterdir()) and not (out_dir / EXPORT).is_file()):
+        raise UserError(
+            f"export.directory = '{out_dir}' exists and is not an earlier export (it has no"
+            f" {EXPORT}); give a new or empty directory"
+        )
+
+
+def put_in_place(out_dir: Path, partial: Path) -> None:
+    """Rename ``partial`` to ``out_dir``; an earlier one is removed only after the new one is in
+    place."""
+    old = out_dir.with_name(f".{out_dir.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out_dir.exists():
+        out_dir.rename(old)
+    partial.rename(out_dir)
+    shutil.rmtree(old, ignore_errors=True)

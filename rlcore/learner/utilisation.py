@@ -1,0 +1,98 @@
+"""How many floating-point operations a training pass needs, and the most that a device can
+compute."""
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCost:
+    """``parameters``: that each token is multiplied by. ``attention_width``: layers x heads x size
+    of a head, 0 where the configuration does not say."""
+
+    parameters: int
+    attention_width: int
+
+    def flops(self, tokens: int, squared_lengths: int) -> float:
+        """Return the FLOPs of forward and backward over sequences of ``tokens`` tokens together,
+        whose squared lengths add up to ``squared_lengths``.
+
+        ``6·N·tokens + 6·W·sum(length²)``: a multiply-add forward and two backward per parameter
+        (PaLM, arXiv 2204.02311, appendix B), and half of the attention matrix, which is causal.
+        Recomputed and padded work is none of it.
+        """
+        return 6.0 * self.parameters * tokens + 6.0 * self.attention_width * squared_lengths
+
+
+def training_cost(model: "PreTrainedModel") -> TrainingCost:
+    """Return what a token costs ``model``, whose weights are whole (before ZeRO-3 splits them).
+
+    Matrices count, vectors do not; an embedding counts where it is the output head too. Of a layer
+    of experts, which is one tensor of three dimensions, those that a token is sent to count.
+    """
+    config = model.config.get_text_config()
+    chosen: int | None = getattr(config, "num_experts_per_tok", None)
+    embedding = model.get_input_embeddings().weight
+    parameters = 0.0
+    for weight in model.parameters():
+        if weight.dim() < 2 or (weight is embedding and not _is_head(model, weight)):
+            continue
+        used = chosen / weight.shape[0] if chosen is not None and weight.dim() == 3 else 1.0
+        parameters += weight.numel() * used
+    layers = getattr(config, "num_hidden_layers", 0)
+    heads = getattr(config, "num_attention_heads", 0)
+    size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)
+    return TrainingCost(int(parameters), layers * heads * size)
+
+
+def _is_head(model: "PreTrainedModel", embedding: object) -> bool:
+    head = model.get_output_embeddings()
+    return head is not None and getattr(head, "weight", None) is embedding
+
+
+# Dense bf16 FLOP/s in the makers' data sheets, by what the device's name contains; first hit wins.
+DATA_SHEETS = {
+    "GB200": 2.5e15,
+    "B200": 2.25e15,
+    "MI300X": 1307e12,
+    "H200": 989e12,
+    "H100": 989e12,
+    "H800": 989e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L20": 119.5e12,
+    "H20": 148e12,
+    "L4": 121e12,
+    "A40": 149.7e12,
+    "A10": 125e12,
+}
+SIDE, REPEATS = 768, 5
+
+
+def peak_flops(device: str) -> float | None:
+    """Return the FLOP/s of "cpu" or "cuda": of a GPU the bf16 rate of its data sheet, None where
+    its name is not listed; of a CPU what a matrix product in fp32 reaches on this process's threads
+    (measured, about 50 ms)."""
+    if device == "cuda":
+        name = torch.cuda.get_device_name()
+        return next((rate for part, rate in DATA_SHEETS.items() if part in name), None)
+    return measured_matmul_flops()
+
+
+def measured_matmul_flops() -> float:
+    """Return the best FLOP/s of a few square fp32 products on this process's threads."""
+    left, right = torch.ones(SIDE, SIDE), torch.ones(SIDE, SIDE)
+    seconds = []
+    for _ in range(REPEATS):
+        began = perf_counter()
+        torch.mm(left, right)
+        seconds.append(perf_counter() - began)
+    return 2.0 * SIDE**3 / min(seconds)

@@ -1,0 +1,260 @@
+"""Messages -> token ids, by the tokenizer's chat template.
+
+A demonstration is tokenized in the pieces that a rollout consists of: the prompt as rollouts see
+it, then the assistant's tokens up to the one that closes its turn. So SFT trains exactly the tokens
+that are sampled. What an environment answers is tokenized alone and appended: ids that were sampled
+are never decoded and encoded again.
+
+``tools``: JSON schemas of what the policy can call, for templates that show them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import TemplateError
+
+from rlcore.models.stops import closing_or_eos
+from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
+
+Message = dict[str, str]  # role, content, perhaps reasoning_content
+Tools = Sequence[Mapping[str, Any]]
+Known = dict[str, list[int]]  # rendered text -> its token ids
+
+# A message's reasoning has the first name with us; templates read it under any of them.
+REASONING = ("reasoning_content", "thinking", "reasoning")
+
+BATCH = 4096  # texts that are encoded in one call, which holds all that the tokenizer says of them
+SHOWN = 20  # characters of a turn in a reason
+PROBED = 64  # demonstrations whose piecewise tokens are compared with their text
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """``token_ids`` of a rendered chat; ``loss_mask``: True on the assistant's, the one that closes
+    a turn included."""
+
+    token_ids: list[int]
+    loss_mask: list[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a chat cannot be rendered or masked: a reason for the Rejects table, and its detail."""
+
+    reason: str
+    detail: str
+
+
+def encode_prompts(
+    tokenizer: "ChatTokenizer",
+    prompts: Sequence[list[Message]],
+    tools: Tools = (),
+    known: Known | None = None,
+) -> list[list[int] | Refused]:
+    """Return token ids per prompt, the assistant's turn opened (``add_generation_prompt``).
+
+    ``known`` is given the ids of each text, for ``encode_demonstrations``.
+    """
+    texts = rendered(tokenizer, prompts, tools, open_turn=True)
+    whole = [text for text in texts if isinstance(text, str)]
+    encoded = _tokenize(tokenizer, whole, {})
+    if known is not None:
+        known.update(zip(whole, encoded, strict=True))
+    ids = iter(encoded)
+    return [next(ids) if isinstance(text, str) else text for text in texts]
+
+
+def encode_demonstrations(
+    tokenizer: "ChatTokenizer",
+    demonstrations: Sequence[list[Message]],
+    tools: Tools = (),
+    known: Known | None = None,
+) -> list[Encoded | Refused]:
+    """Return token ids and loss mask per demonstration; what follows the last turn's end is left
+    out.
+
+    ``known``: texts whose ids need not be found again, those of prompts.
+
+    Every assistant turn carries loss, from the end of its generation prompt to the token that
+    closes it (``closing_token``). With a
+    template that renders a turn differently once more turns follow (rewrites history) there is no
+    such mask: those rows are refused. Raises ``UserError`` when the template ends assistant turns
+    without a stop token, or when the tokenizer does not encode piecewise.
+    """
+    pieces = _pieces(tokenizer, demonstrations, tools)
+    kept = [row for row in pieces if not isinstance(row, Refused)]
+    flat = iter(_tokenize(tokenizer, [text for row in kept for text, _ in row], known or {}))
+    encoded: list[Encoded | Refused] = []
+    for row in pieces:
+        if isinstance(row, Refused):
+            encoded.append(row)
+            continue
+        ids, mask = [], []
+        for _, is_loss in row:
+            tokens = next(flat)
+            ids += tokens
+            mask += [is_loss] * len(tokens)
+        encoded.append(Encoded(ids, mask))
+    _probe(tokenizer, pieces, encoded)
+    return encoded
+
+
+def _pieces(
+    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]], tools: Tools
+) -> list[list[tuple[str, bool]] | Refused]:
+    """Return (text, carries loss) pieces per demonstration."""
+    turns = [
+        [i for i, message in enumerate(chat) if message["role"] == "assistant"]
+        for chat in demonstrations
+    ]
+    pairs = list(zip(demonstrations, turns, strict=True))
+    # Each assistant turn twice: up to its opening, and up to its end.
+    before = [chat[:i] for chat, at in pairs for i in at]
+    whole = [chat[: i + 1] for chat, at in pairs for i in at]
+    opened = iter(rendered(tokenizer, before, tools, open_turn=True))
+    closed = iter(rendered(tokenizer, whole, tools, open_turn=False))
+    closing, pieces = closing_or_eos(tokenizer), []
+    for chat, at in pairs:
+        spans = [(next(opened), next(closed)) for _ in at]
+
+        def asked(turn: int, chat: list[Message] = chat, at: list[int] = at) -> str | Refused:
+            return rendered(tokenizer, [chat[: at[turn]]], tools, open_turn=False)[0]
+
+        pieces.append(_split(spans, closing, asked))
+    return pieces
+
+
+def _split(
+    spans: list[tuple[str | Refused, str | Refused]],
+    closing: str,
+    asked: Callable[[int], str | Refused],
+) -> list[tuple[str, bool]] | Refused:
+    """Return the pieces of one chat. ``spans``: per assistant turn the text up to its opening, and
+    up to its end. ``asked``: the text before the turn of an index, not opened."""
+    row: list[tuple[str, bool]] = []
+    done = ""
+    for number, (before, after) in enumerate(spans):
+        if isinstance(before, Refused):
+            return before
+        if isinstance(after, Refused):
+            return after
+        if not (before.startswith(done) and after.startswith(before)):
+            return _why_apart(done, before, after, asked(number))
+        turn = after[len(before) :]
+        end = turn.rfind(closing)
+        if end < 0:
+            raise UserError(
+                f"the chat template ends an assistant turn without the stop token '{closing}', so a"
+                " model could not learn to stop; set model.chat_template to one that writes"
+                " eos_token, or the tokenizer's eos_token to the template's turn end"
+            )
+        spoken = turn[: end + len(closing)]
+        row += [(before[len(done) :], False), (spoken, True)]
+        done = before + spoken
+    return row
+
+
+def _why_apart(done: str, before: str, after: str, asked: str | Refused) -> Refused:
+    """Return why ``after``, a chat up to a turn's end, does not begin with ``before``, the prompt
+    of that turn, or ``before`` not with ``done``, the turns until then."""
+    if (
+        isinstance(asked, str)
+        and before.startswith(done)
+        and all(text.startswith(asked) for text in (before, after))
+    ):
+        opening, turn = before[len(asked) :], after[len(asked) :]
+        return Refused(
+            "template_opens_otherwise",
+            f"the chat template opens a turn with {opening!r} for sampling, and writes this one as"
+            f" {turn[: len(opening) + SHOWN]!r}, so it does not follow the prompt that a policy"
+            " sees; begin demonstrations as the template opens turns (after <think>: with their"
+            " reasoning, where the template shows it), or set model.chat_template to one that opens"
+            " turns as it writes them",
+        )
+    return Refused(
+        "template_rewrites_history",
+        "the chat template renders an earlier turn differently once another follows, so no mask of"
+        " assistant tokens is correct; set model.chat_template to one that does not",
+    )
+
+
+def _probe(
+    tokenizer: "ChatTokenizer",
+    pieces: Sequence[list[tuple[str, bool]] | Refused],
+    encoded: Sequence[Encoded | Refused],
+) -> None:
+    for row, tokens in list(zip(pieces, encoded, strict=True))[:PROBED]:
+        if isinstance(row, Refused) or isinstance(tokens, Refused):
+            continue
+        whole = _tokenize(tokenizer, ["".join(text for text, _ in row)], {})[0]
+        if tokenizer.decode(tokens.token_ids) != tokenizer.decode(whole):
+            raise UserError(
+                f"tokenizer '{tokenizer.name_or_path}' encodes a text differently in pieces (it"
+                " adds spaces at their start), so prompts and responses would not join; use a"
+                " byte-level tokenizer"
+            )
+
+
+def rendered(
+    tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], tools: Tools, *, open_turn: bool
+) -> list[str | Refused]:
+    """Return the text of each chat; ``open_turn``: the assistant's turn follows."""
+
+    def render(batch: Sequence[list[Message]]) -> list[str]:
+        texts = tokenizer.apply_chat_template(
+            [[_for_template(message) for message in chat] for chat in batch],
+            tools=[dict(tool) for tool in tools] or None,
+            tokenize=False,
+            add_generation_prompt=open_turn,
+        )
+        return [str(text) for text in texts]
+
+    if not chats:
+        return []
+    try:
+        return list(render(chats))
+    except TemplateError:  # the template raises for some row: find out which
+        rows: list[str | Refused] = []
+        for chat in chats:
+            try:
+                rows += render([chat])
+            except TemplateError as error:
+                rows.append(Refused("template", f"the chat template refuses the row: {error}"))
+        return rows
+
+
+def _for_template(message: Message) -> Message:
+    """Return ``message`` with its reasoning, if any, under all names that templates read."""
+    if REASONING[0] not in message:
+        return message
+    return {**message, **dict.fromkeys(REASONING, message[REASONING[0]])}
+
+
+def _tokenize(tokenizer: "ChatTokenizer", texts: list[str], known: Known) -> list[list[int]]:
+    """Encode without BOS: templates write their own. Equal texts are encoded once, those that are
+    ``known`` not at all."""
+    new = [text for text in dict.fromkeys(texts) if text not in known]
+    found = dict[str, list[int]]()
+    for start in range(0, len(new), BATCH):
+        batch = new[start : start + BATCH]
+        ids = tokenizer(batch, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        found.update(zip(batch, ids, strict=True))
+    return [found[text] if text in found else known[text] for text in texts]
+
+
+def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the JSON schema that templates show of a tool, by its annotations and docstring
+    (Google style).
+
+    Raises ValueError with what is missing.
+    """
+    from transformers.utils.chat_template_utils import get_json_schema
+
+    try:
+        return get_json_schema(function)
+    except Exception as error:  # noqa: BLE001 - of many kinds; each says what is missing
+        raise ValueError(" ".join(str(error).split())) from None

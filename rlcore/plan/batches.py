@@ -1,0 +1,282 @@
+"""Batch arithmetic: prompts x samples -> sequences -> mini-batches -> optimizer steps -> tokens."""
+
+from dataclasses import dataclass
+
+from rlcore.plan.data_size import DataSize
+from rlcore.recipes.load import with_micro_batch_tokens
+from schemas.context import longest_sequence
+from schemas.data import GSM8K_ROWS
+from schemas.errors import UserError
+from schemas.names import REWARD_MODEL
+from schemas.recipe import Recipe
+from schemas.reward_model import Gsm8kSolutions, SampledPreferences
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The arithmetic of one optimizer step and of the rounds of steps around it.
+
+    A round is an iteration of RL or an epoch of SFT. ``longest``: tokens of the longest legal
+    sequence; the micro-batches are those of one rank when every sequence is that long.
+    """
+
+    rounds: int
+    sequences_per_round: int | None
+    steps_per_round: int | None
+    total_steps: int | None
+    sequences_per_step: int
+    sequences_per_rank: int
+    longest: int
+    row_tokens: int
+    sequences_per_micro_batch: int
+    micro_batches: int
+
+    @property
+    def last_sequences(self) -> int | None:
+        """Sequences of the smaller step at the end of a round; None where there is none."""
+        return (
+            None
+            if self.sequences_per_round is None
+            else (self.sequences_per_round % self.sequences_per_step or None)
+        )
+
+    @property
+    def most_tokens(self) -> int | None:
+        """Most tokens, prompts included, in all optimizer steps; None where their number is
+        unknown."""
+        if self.total_steps is None:
+            return None
+        sequences = self.total_steps * self.sequences_per_step
+        if self.sequences_per_round is not None:
+            sequences = min(sequences, self.rounds * self.sequences_per_round)
+        return sequences * self.longest
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Tokens of the fullest micro-batch of longest sequences."""
+        return min(self.sequences_per_micro_batch, self.sequences_per_rank) * self.longest
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """The arithmetic of every stage that trains; None for a stage that is off."""
+
+    sft: Batch | None
+    reward_model: Batch | None
+    rl: Batch
+
+    @property
+    def fullest(self) -> Batch:
+        """The stage whose full micro-batch holds the most tokens."""
+        known = [batch for batch in (self.sft, self.reward_model, self.rl) if batch is not None]
+        return max(known, key=lambda batch: batch.micro_batch_tokens)
+
+
+def all_batches(
+    recipe: Recipe, demonstrations: int | None, preferences: int | None = None
+) -> Batches:
+    """Return the arithmetic of the recipe's stages. Raises ``UserError`` as they do."""
+    sft, reward_model = sft_batch(recipe, demonstrations), reward_model_batch(recipe, preferences)
+    return Batches(sft, reward_model, rl_batch(recipe))
+
+
+def rl_batch(recipe: Recipe) -> Batch:
+    """Return the arithmetic of RL iterations. Raises ``UserError`` as ``_batch`` does."""
+    rollout, update = recipe.rl.rollout, recipe.rl.update
+    sequences = rollout.prompts * rollout.samples
+    steps = update.mini_batches * update.epochs
+    return _batch(
+        recipe,
+        "data.max_prompt_tokens + rl.rollout.max_new_tokens",
+        longest=longest_sequence(recipe, rollout.max_new_tokens),
+        rounds=recipe.rl.iterations,
+        sequences_per_round=sequences,
+        steps_per_round=steps,
+        total_steps=steps * recipe.rl.iterations,
+        sequences_per_step=sequences // update.mini_batches,
+    )
+
+
+def sft_batch(recipe: Recipe, demonstrations: int | None) -> Batch | None:
+    """Return the arithmetic of SFT epochs, or None when SFT is off.
+
+    Raises ``UserError`` as ``_batch`` does, and where the demonstrations fill no batch.
+    """
+    sft = recipe.sft
+    if not sft.enabled:
+        return None
+    steps = None
+    if demonstrations is not None:
+        if demonstrations < sft.batch_size:
+            raise UserError(
+                f"sft.batch_size = {sft.batch_size} exceeds the {demonstrations} training"
+                " demonstrations that data.sources give; lower it, add demonstrations or set"
+                " sft.enabled to false"
+            )
+        steps = -(-demonstrations // sft.batch_size)
+    caps = (None if steps is None else steps * sft.epochs, sft.max_steps)
+    return _batch(
+        recipe,
+        "sft.max_tokens",
+        longest=sft.max_tokens,
+        rounds=sft.epochs,
+        sequences_per_round=demonstrations,
+        steps_per_round=steps,
+        total_steps=min((n for n in caps if n is not None), default=None),
+        sequences_per_step=sft.batch_size,
+    )
+
+
+def reward_model_batch(recipe: Recipe, rows: int | None = None) -> Batch | None:
+    """Return the arithmetic of the reward model's epochs, every prompt with the most responses it
+    may have, or None without a reward model. ``rows``: of the file of preferences, None = unknown.
+
+    Prompts whose responses all rank alike are left out in the run. Raises ``UserError`` as
+    ``_batch`` does, where the prompts fill no batch, and when the responses of one prompt, which
+    share a micro-batch, do not fit it.
+    """
+    section = recipe.reward_model
+    if section is None:
+        return None
+    source, longest = section.preferences, section.max_tokens
+    prompts, responses = None, 2
+    if isinstance(source, SampledPreferences):
+        prompts, responses = source.prompts, source.max_responses
+        longest = min(longest, recipe.data.max_prompt_tokens + source.max_new_tokens)
+    elif isinstance(source, Gsm8kSolutions):
+        questions = rows or min(GSM8K_ROWS["test"], source.limit or GSM8K_ROWS["test"])
+        prompts, responses = int(questions * (1 - source.validation_fraction)), 4
+    elif rows is not None:
+        prompts = int(rows * (1 - source.validation_fraction))
+    if prompts is not None and prompts < section.batch_prompts:
+        raise UserError(
+            f"reward_model.batch_prompts = {section.batch_prompts} exceeds the {prompts} training"
+            " prompts that reward_model.preferences give; lower it or take more preferences"
+        )
+    steps = None if prompts is None else -(-prompts // section.batch_prompts)
+    batch = _batch(
+        recipe,
+        "reward_model.max_tokens",
+        longest=longest,
+        rounds=section.epochs,
+        sequences_per_round=None if prompts is None else prompts * responses,
+        steps_per_round=steps,
+        total_steps=None if steps is None else steps * section.epochs,
+        sequences_per_step=section.batch_prompts * responses,
+    )
+    if responses > batch.sequences_per_micro_batch:
+        raise UserError(
+            f"hardware.learner.micro_batch_tokens = {recipe.hardware.learner.micro_batch_tokens}"
+            f" does not hold the {responses} responses of {longest} tokens that one prompt of"
+            " reward_model may have; raise it to at least"
+            f" {responses * longest}"
+        )
+    return batch
+
+
+def _batch(
+    recipe: Recipe,
+    length_path: str,
+    *,
+    longest: int,
+    rounds: int,
+    sequences_per_round: int | None,
+    steps_per_round: int | None,
+    total_steps: int | None,
+    sequences_per_step: int,
+) -> Batch:
+    """Cut a step into ranks and micro-batches.
+
+    As ``models.packing.pack`` does: a row holds as many sequences as ``row_tokens`` allows (unset:
+    one longest sequence, which under "sdpa_blocks" lies alone, or a whole micro-batch under flash
+    attention), a micro-batch as many rows
+    as ``micro_batch_tokens`` allows. Raises ``UserError`` when one longest sequence fits neither.
+    """
+    hardware = recipe.hardware.learner
+    budget = hardware.micro_batch_tokens
+    row_tokens = hardware.row_tokens or (
+        budget if hardware.attention == "flash_attention_2" else longest
+    )
+    for name, limit in (("micro_batch_tokens", budget), ("row_tokens", row_tokens)):
+        if longest > limit:
+            raise UserError(
+                f"hardware.learner.{name} = {limit} is below {length_path} = {longest}, the longest"
+                f" legal sequence; raise it to at least {longest}"
+            )
+    if row_tokens > budget:
+        raise UserError(
+            f"hardware.learner.row_tokens = {row_tokens} exceeds micro_batch_tokens = {budget};"
+            " lower it to that or raise micro_batch_tokens"
+        )
+    per_row = row_tokens // longest
+    per_micro_batch = budget // (per_row * longest) * per_row
+    per_rank = -(-sequences_per_step // hardware.ranks)
+    return Batch(
+        rounds=rounds,
+        sequences_per_round=sequences_per_round,
+        steps_per_round=steps_per_round,
+        total_steps=total_steps,
+        sequences_per_step=sequences_per_step,
+        sequences_per_rank=per_rank,
+        longest=longest,
+        row_tokens=per_row * longest,
+        sequences_per_micro_batch=per_micro_batch,
+        micro_batches=-(-per_rank // per_micro_batch),
+    )
+
+
+def smaller_passes(recipe: Recipe) -> int | None:
+    """Return half of ``recipe``'s ``micro_batch_tokens``, None where the longest sequence, a row,
+    or the responses that are compared with each other do not fit into so few."""
+    half = recipe.hardware.learner.micro_batch_tokens // 2
+    try:
+        all_batches(with_micro_batch_tokens(recipe, half), None)
+    except UserError:
+        return None
+    return half
+
+
+def sampled_sequences(recipe: Recipe) -> int:
+    """Return the sequences of one generation round: all samples of its prompts, and one greedy
+    answer each where the estimator needs it."""
+    rollout, filtered = recipe.rl.rollout, recipe.rl.algorithm.dynamic_sampling
+    prompts = rollout.prompts * (1 if filtered is None else filtered.batch_factor)
+    return prompts * (rollout.samples + (1 if rollout.greedy_baseline else 0))
+
+
+def worker_counts(recipe: Recipe) -> dict[str, int]:
+    """Return the ranks of each model, engines excluded, as ``workers`` starts them."""
+    ranks, kl = recipe.hardware.learner.ranks, recipe.rl.algorithm.kl
+    counts = {
+        "policy": ranks,
+        "critic": ranks if recipe.rl.critic is not None else 0,
+        "reference": int(kl.uses_reference and kl.estimator != "full"),
+        "reward model": int(any(f.name == REWARD_MODEL for f in recipe.reward.functions)),
+    }
+    return {role: count for role, count in counts.items() if count}
+
+
+def ptx_sequences(recipe: Recipe) -> int:
+    """Return the demonstrations that PPO-ptx adds to one optimizer step, 0 without it."""
+    rl = recipe.rl
+    if rl.ptx is None:
+        return 0
+    trajectories = rl.rollout.prompts * rl.rollout.samples // rl.update.mini_batches
+    return round(rl.ptx.sequences_per_sample * trajectories)
+
+
+def evaluation_tokens(recipe: Recipe, data: DataSize) -> tuple[int, int]:
+    """Return the most tokens that evaluation samples: (per checkpoint, completions of them)."""
+    section = recipe.evaluate
+    prompts = sum(min(n, section.max_prompts or n) for n in data.test or ())
+    completions = prompts * (1 + (section.samples if section.samples > 1 else 0))
+    return completions * recipe.max_turns * section.max_new_tokens, completions
+
+
+def preference_tokens(recipe: Recipe) -> int:
+    """Return the most tokens that are sampled for preferences, 0 where they are of a file."""
+    source = None if recipe.reward_model is None else recipe.reward_model.preferences
+    if not isinstance(source, SampledPreferences):
+        return 0
+    responses = (source.prompts + source.validation_prompts) * source.max_responses
+    return responses * source.max_new_tokens

@@ -1,0 +1,257 @@
+"""How many rows the sources of a recipe hold, as far as the recipe and a look at its files tell."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from rlcore.data.filters import check_conditions, worded_rejects
+from rlcore.data.read import FIRST_ROWS, Peek, peek
+from rlcore.data.screen import check_rejects
+from rlcore.data.sources import count_rows
+from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
+from rlcore.rl.ptx import ptx_texts
+from rlcore.supervised.preference_files import Rankings, preference_file, read_preferences
+from schemas.data import (
+    AIME_ROWS,
+    GSM8K_ROWS,
+    MATH_HUB,
+    MATH_ROWS,
+    AimeSource,
+    DataSection,
+    Gsm8kSource,
+    MathSource,
+    Source,
+)
+from schemas.errors import UserError
+from schemas.generated import (
+    ArithmeticSource,
+    EnvironmentSource,
+    GeneratedSource,
+    InstructionsSource,
+    ProgramsSource,
+)
+from schemas.recipe import Recipe
+from schemas.reward_model import RewardModelSection, SampledPreferences
+
+
+@dataclass(frozen=True, slots=True)
+class DataSize:
+    """Rows of the sources before any is rejected; None: not known before prepare_data has run.
+
+    ``test`` has one number per source and subset, as ``evaluate.max_prompts`` caps each of them.
+    ``preferences``: rows of the file that ``reward_model.preferences`` reads.
+    """
+
+    train: int | None
+    validation: int | None
+    test: tuple[int, ...] | None
+    demonstrations: int | None
+    preferences: int | None = None
+
+
+def data_size(data: DataSection, files: Mapping[int, DataSize] | None = None) -> DataSize:
+    """Return how many rows the sources hold.
+
+    ``files``: the sizes of sources whose files have been looked at, by the source's index; of the
+    others only what the recipe alone determines is known.
+    """
+    known, fraction = files or {}, data.validation_fraction
+    return total_size(
+        known.get(index) or _size_of(source, fraction, data.test_fraction)
+        for index, source in enumerate(data.sources)
+    )
+
+
+def size_of_rows(
+    split: str,
+    prompts: int | None,
+    demonstrations: int | None,
+    fraction: float,
+    test_fraction: float = 0.0,
+) -> DataSize:
+    """Return the size of a file of one split, None where its numbers are not known.
+
+    ``fraction``: the share of training rows that is kept for validation; ``test_fraction``: that
+    for the test.
+    """
+    if split != "train":
+        test = None if prompts is None else (prompts,)
+        held = prompts if split == "validation" else 0
+        return DataSize(0, held, test if split == "test" else (), 0)
+    held = 0 if not fraction else None if prompts is None else _share(prompts, fraction)
+    if demonstrations is not None:
+        demonstrations -= int(demonstrations * fraction) + int(demonstrations * test_fraction)
+    if prompts is None:
+        return DataSize(None, held, None if test_fraction else (), demonstrations)
+    tested = _share(prompts, test_fraction)
+    train = prompts - (held or 0) - tested
+    return DataSize(train, held, (tested,) if test_fraction else (), demonstrations)
+
+
+def _share(rows: int, fraction: float) -> int:
+    """Return about how many of ``rows`` are held out: at least one, as ``data.split`` does."""
+    return min(rows, max(1, int(rows * fraction))) if fraction else 0
+
+
+def total_size(sizes: Iterable[DataSize]) -> DataSize:
+    """Return the sum of ``sizes``; what is unknown in one is unknown in it."""
+    all_of = list(sizes)
+    tests = [size.test for size in all_of]
+    return DataSize(
+        _total(size.train for size in all_of),
+        _total(size.validation for size in all_of),
+        None if None in tests else tuple(n for test in tests for n in test or ()),
+        _total(size.demonstrations for size in all_of),
+    )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)
+
+
+def _size_of(source: Source, fraction: float, tested: float) -> DataSize:
+    if isinstance(source, ArithmeticSource):
+        test = (source.test, source.test_steps)
+        return DataSize(source.train, source.validation, test, source.demonstrations)
+    if isinstance(source, EnvironmentSource):
+        sizes = source.train_size, source.validation_size, (source.test_size,)
+        return DataSize(*sizes, source.demonstrations)
+    if isinstance(source, ProgramsSource):
+        return DataSize(source.train, source.validation, (source.test,), source.demonstrations)
+    if isinstance(source, InstructionsSource):
+        return DataSize(source.train, source.validation, (source.test,), 0)
+    if isinstance(source, Gsm8kSource):
+        rows = {split: min(n, source.limit or n) for split, n in GSM8K_ROWS.items()}
+        solved = rows["train"] if source.demonstrations else 0
+        train = size_of_rows("train", rows["train"], solved, fraction, tested)
+        return total_size([train, size_of_rows("test", rows["test"], 0, fraction, tested)])
+    if isinstance(source, MathSource):
+        known = source.path is None and source.hub_name == MATH_HUB
+        splits = [source.split] if source.split else list(MATH_ROWS)
+        return total_size(
+            [_size_of_math(source, split, known, fraction, tested) for split in splits]
+        )
+    if isinstance(source, AimeSource):
+        rows = None if source.path else min(AIME_ROWS, source.limit or AIME_ROWS)
+        return size_of_rows(source.split, rows, 0, fraction, tested)
+    return size_of_rows(source.split, None, None, fraction, tested)
+
+
+def _size_of_math(
+    source: MathSource, split: str, known: bool, fraction: float, tested: float
+) -> DataSize:
+    rows = None
+    if known and not source.levels and not source.types:
+        rows = min(MATH_ROWS[split], source.limit or MATH_ROWS[split])
+    solved = rows if source.demonstrations and split == "train" else 0
+    return size_of_rows(split, rows, solved, fraction, tested)
+
+
+FIRST_PREFERENCES = 16_384  # rows of their file that are read; some seconds
+
+
+def check_files(recipe: Recipe) -> DataSize:
+    """Return how many rows the recipe's sources hold, once their files have been looked at.
+
+    Of each file the first rows are read and all are counted, unless the first would refuse it;
+    nothing is fetched from the hub.
+    Raises ``UserError`` for a file that is missing, unreadable, of no known form or empty, for a
+    filter that is no condition, and for sources that leave a split that the run needs without rows.
+    """
+    check_conditions(recipe.data.filters)
+    size = data_size(recipe.data, _sizes_of_files(recipe.data, FIRST_ROWS))
+    if _lacks(recipe, size):  # going by the first rows, which may be unlike the others
+        size = data_size(recipe.data, _sizes_of_files(recipe.data, None))
+    if lacking := _lacks(recipe, size):
+        raise UserError(lacking)
+    if recipe.reward_model is not None:
+        size = replace(size, preferences=_preferences(recipe, recipe.reward_model))
+    ptx = recipe.rl.ptx
+    if ptx is not None and ptx.path is not None:
+        ptx_texts(ptx.path, FIRST_ROWS)
+    return size
+
+
+def _sizes_of_files(data: DataSection, first: int | None) -> dict[int, DataSize]:
+    sizes = {}
+    for index, source in enumerate(data.sources):
+        if isinstance(source, GeneratedSource):
+            continue
+        looked = peek(source, f"data.sources[{index}]", first=first)
+        peeks = [_without_long_prompts(one, data) for one in looked]
+        for one in peeks:
+            _check_rejects(one, data, f"data.sources[{index}]")
+        if peeks:
+            sizes[index] = total_size(
+                size_of_rows(
+                    p.split,
+                    p.prompts,
+                    p.demonstrations,
+                    data.validation_fraction,
+                    data.test_fraction,
+                )
+                for p in peeks
+            )
+    return sizes
+
+
+def _without_long_prompts(peeked: Peek, data: DataSection) -> Peek:
+    """Return ``peeked`` with the rows rejected that surely are too long."""
+    rows, long = worded_rejects(peeked.rows, data)
+    return replace(peeked, rows=rows, rejects=[*peeked.rejects, *long])
+
+
+def _check_rejects(peeked: Peek, data: DataSection, where: str) -> None:
+    """Refuse a file of which the first rows alone are more rejects than the run allows of all."""
+    if peeked.rejects and peeked.count is not None:
+        try:
+            check_rejects(peeked.rejects, {peeked.rejects[0].source: peeked.count}, data)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+
+
+def _lacks(recipe: Recipe, size: DataSize) -> str:
+    """Return why prepare_data would refuse these numbers of rows, "" when they do not tell."""
+    if size.train == 0 and size.demonstrations == 0:
+        return no_prompts("train")
+    tested = size.test is None or sum(size.test) or recipe.data.test_fraction
+    if size.train != 0 and not tested:  # else demonstrations are asked, maybe there too
+        return no_prompts("test")
+    if size.validation == 0 and not recipe.data.validation_fraction:
+        return no_prompts("validation")
+    if recipe.sft.enabled and size.demonstrations == 0:
+        return NO_DEMONSTRATIONS
+    return ""
+
+
+def _preferences(recipe: Recipe, section: RewardModelSection) -> int | None:
+    """Return the number of rows of their file, None where they have none or it is not counted."""
+    preferences = section.preferences
+    if isinstance(preferences, SampledPreferences):
+        return None
+    path, setting = preference_file(preferences)
+    most = min(preferences.limit or FIRST_PREFERENCES, FIRST_PREFERENCES)
+    first = preferences.model_copy(update={"limit": most})
+    found = read_preferences(first, recipe.data)
+    if not found.total:
+        raise UserError(f"{setting} = '{path}' holds no rows; give a file with at least one")
+    _check_preferences(found, section.max_tokens, f"{setting} = '{path}'")
+    count = count_rows(path, setting=setting)
+    return count if count is None else min(count, preferences.limit or count)
+
+
+def _check_preferences(found: Rankings, max_tokens: int, where: str) -> None:
+    """Refuse a file that leaves a split without two responses to compare; those with more words
+    than ``max_tokens`` are too long in any tokenizer."""
+    ranks: dict[str, dict[str, set[int]]] = {"train": {}, "validation": {}}
+    for row in found.rows:
+        if len(row.response.split()) <= max_tokens:
+            ranks[row.split].setdefault(row.uid, set()).add(row.rank)
+    for split, prompts in ranks.items():
+        if not any(len(of_prompt) > 1 for of_prompt in prompts.values()):
+            reasons = "".join(f", {count} are {why}" for why, count in found.left_out.items())
+            raise UserError(
+                f"{where}: of {found.total} rows none gives two responses of unequal rank to a"
+                f" {split} prompt within reward_model.max_tokens = {max_tokens}{reasons}; give more"
+                " rows, or raise it"
+            )

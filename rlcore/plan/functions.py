@@ -1,0 +1,360 @@
+"""The functions that a recipe names: loaded in a process of their own before the run, and each
+reward called once on a handful of its rows."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rlcore.algorithms.advantages import find_estimator
+from rlcore.algorithms.losses import find_loss
+from rlcore.rewards.link import environment_of
+from rlcore.rewards.process import FunctionProcess, look_at_functions
+from rlcore.rewards.registry import build, specs_of
+from rlcore.rewards.types import Reward, RewardRow
+from schemas.errors import UserError
+from schemas.names import JUDGE, by_workers
+from schemas.outcomes import FinishReason, Outcome
+from schemas.recipe import Recipe
+from schemas.reward_model import SampledPreferences
+from schemas.rl import RewardFunction
+
+CALLED = 8  # rows that each function is called on
+_TELLING = 3  # right answers from which it says something that none is paid for
+_LATE = 2  # of them after which it is called on no more
+_NO_VERDICT = ("format", "length")  # of ours: they never say whether a response is right
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Rows for one function. ``right``: of each whether its response is a demonstration's, of a
+    prompt that has a ground truth."""
+
+    rows: list[RewardRow]
+    right: list[bool]
+
+    @property
+    def described(self) -> str:
+        """What the responses are."""
+        return "answers of demonstrations" if any(self.right) else "made-up answers"
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What a function, the ``index``-th of the recipe, said of its rows."""
+
+    index: int
+    function: RewardFunction
+    asked: _Asked
+    rewards: list[Reward]
+
+    @property
+    def named(self) -> str:
+        return f"reward.functions[{self.index}] = '{self.function.name}'"
+
+    @property
+    def of_right(self) -> list[Reward]:
+        """The rewards with a score of right answers."""
+        pairs = zip(self.rewards, self.asked.right, strict=False)
+        return [reward for reward, right in pairs if right and reward.score is not None]
+
+
+def call_functions(
+    recipe: Recipe,
+    prompts: pl.DataFrame,
+    demonstrations: pl.DataFrame,
+    *,
+    call_judges: bool = False,
+) -> Iterator[str]:
+    """Call each reward function under the limits of its worker; yield a sentence per doubt.
+
+    The responses are answers of demonstrations where a prompt has one, else an answer made of its
+    ground truth. The reward model and the environment's own rewards are not asked, judges only
+    where ``call_judges``, and nothing is called where episodes have turns. Raises UserError for a
+    function with a weight that fails on more rows than a run allows, where verdicts are needed and
+    none is given, and where all of the reward pays for none of the right answers.
+    """
+    if recipe.environment is not None:
+        return
+    said = []
+    for index, function in enumerate(recipe.reward.functions):
+        if not by_workers(function.name):
+            continue
+        asked = _asked(function, prompts, demonstrations)
+        if not asked.rows:
+            continue
+        if function.name != JUDGE:
+            said.append(_call(recipe, index, asked))
+        elif call_judges:
+            said.append(_ask_judge(recipe, index, asked))
+    for one in said:
+        yield from _failures(one, recipe)
+    _check_verdicts(said, recipe)
+    yield from _unpaid(said, recipe)
+
+
+def _call(recipe: Recipe, index: int, asked: _Asked) -> _Said:
+    section, function = recipe.reward, recipe.reward.functions[index]
+    process = FunctionProcess(
+        function,
+        options=specs_of(section)[index][2],
+        path=f"reward.functions[{index}]",
+        memory_gib=section.memory_gib,
+        environment=environment_of(section.env),
+    )
+    rewards: list[Reward] = []
+    try:
+        for row in asked.rows:
+            rewards += process.score([row], section.timeout_s)
+            late = sum(reward.outcome == Outcome.TIMEOUT for reward in rewards)
+            if late and (late == _LATE or len(rewards) == 1):
+                break
+    except RuntimeError as error:
+        raise UserError(f"reward.functions[{index}] = '{function.name}': {error}") from None
+    finally:
+        process.close()
+    return _Said(index, function, asked, rewards)
+
+
+def _ask_judge(recipe: Recipe, index: int, asked: _Asked) -> _Said:
+    """Ask a judge about one row; answers that the store holds are not paid for again."""
+    from rlcore.rewards.judge import JudgeFunction
+    from rlcore.rewards.judges.setup import judge_setup, prepare_cache
+
+    function = recipe.reward.functions[index]
+    with tempfile.TemporaryDirectory() as scratch:
+        setup = judge_setup(recipe)
+        assert setup is not None, "the recipe holds the judges that it names"
+        setup = replace(setup, folder=Path(scratch))
+        prepare_cache(setup, recipe.store, lambda line: None)
+        judge = JudgeFunction(JUDGE, function.options["judge"], setup)
+        try:
+            rewards = judge.score(asked.rows[:1], recipe.reward.timeout_s)
+        finally:
+            judge.close()
+    return _Said(index, function, asked, rewards)
+
+
+def _asked(function: RewardFunction, prompts: pl.DataFrame, demonstrations: pl.DataFrame) -> _Asked:
+    """Return rows that ``function`` scores, those with a demonstration first."""
+    kinds = prompts.select("data_source", "reward_style").iter_rows()
+    own = prompts.filter(pl.Series([function.scores(*kind) for kind in kinds], dtype=pl.Boolean))
+    answers = _answers(demonstrations)
+    keys = [_key(chat) for chat in own["prompt"].to_list()]
+    order = sorted(range(len(keys)), key=lambda i: (keys[i] not in answers, i))[:CALLED]
+    rows, right = [], []
+    for number, prompt in zip(order, own[order].iter_rows(named=True), strict=True):
+        answer = answers.get(keys[number])
+        truth = prompt["ground_truth"]
+        rows.append(_row(prompt, answer or _made_up(truth)))
+        right.append(answer is not None and truth is not None)
+    return _Asked(rows, right)
+
+
+def _row(prompt: Mapping[str, Any], answer: tuple[str, int]) -> RewardRow:
+    return RewardRow.of_prompt(
+        prompt,
+        trajectory_id=prompt["uid"],
+        response=answer[0],
+        finish_reason=FinishReason.STOP.value,
+        num_tokens=answer[1],
+        token_ids=(),
+    )
+
+
+def _answers(demonstrations: pl.DataFrame) -> dict[str, tuple[str, int]]:
+    """Return the answer of each demonstration of one turn and its tokens, by its prompt."""
+    found: dict[str, tuple[str, int]] = {}
+    columns = demonstrations.select("messages", pl.col("loss_mask").list.sum())
+    for chat, tokens in columns.iter_rows():
+        found.setdefault(_key(chat[:-1]), (chat[-1]["content"], tokens))
+    return found
+
+
+def _key(chat: Sequence[Mapping[str, str]]) -> str:
+    return repr([(message["role"], message["content"]) for message in chat])
+
+
+def _made_up(truth: str | None) -> tuple[str, int]:
+    """Return an answer that most forms find ``truth`` in, and a number of tokens."""
+    said = truth or "yes"
+    text = f"<answer>{said}</answer>\nThe answer is \\boxed{{{said}}}.\n#### {said}"
+    return text, 1 + len(text) // 4
+
+
+def _failures(said: _Said, recipe: Recipe) -> Iterator[str]:
+    section, rewards = recipe.reward, said.rewards
+    late = [reward for reward in rewards if reward.outcome == Outcome.TIMEOUT]
+    failed = [reward for reward in rewards if reward.score is None and reward not in late]
+    for lost, bound, remedy in (
+        (failed, section.max_error_fraction, "correct it"),
+        (late, section.max_timeout_fraction, "make it faster or raise reward.timeout_s"),
+    ):
+        if not lost:
+            continue
+        sentence = (
+            f"{said.named} gave no score for {len(lost)} of {len(rewards)} rows that it was tried"
+            f" on ({said.asked.described}): {lost[0].detail[:300]}"
+        )
+        if said.function.weight and len(lost) > bound * len(rewards):
+            raise UserError(f"{sentence}; {remedy}")
+        yield sentence
+
+
+def _unpaid(said: Sequence[_Said], recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence for a function that pays for no right answer; raise where that is all of
+    the reward."""
+    terms = [function for function in recipe.reward.functions if function.weight]
+    flat = [one for one in said if one.function.weight and _pays_nothing(one)]
+    for one in flat:
+        count = len(one.of_right)
+        answer = one.of_right[0]
+        shown = f", in which it reads {answer.answer!r}" if answer.answer else ""
+        sentence = (
+            f"{one.named} gives {answer.score:g} to each of the {count} answers of demonstrations"
+            f" that it was tried on{shown}, though they are right"
+        )
+        if len(flat) == len(terms):
+            raise UserError(
+                f"{sentence}; correct the function, the ground truths, or the form of the answers"
+                " (`rl-pipeline reward try` shows rows)"
+            )
+        yield sentence
+
+
+def _pays_nothing(said: _Said) -> bool:
+    """Whether all right answers are called wrong, or score 0."""
+    rewards = said.of_right
+    if len(rewards) < _TELLING or said.function.name in _NO_VERDICT:
+        return False
+    verdicts = [reward.correct for reward in rewards if reward.correct is not None]
+    if verdicts:
+        return not any(verdicts)
+    return all(reward.score == 0 for reward in rewards)
+
+
+def _check_verdicts(said: Sequence[_Said], recipe: Recipe) -> None:
+    """Raise UserError where verdicts on correctness are needed and no function gives any."""
+    functions = recipe.reward.functions
+    called = [one.function for one in said]
+    if any(function not in called for function in functions):
+        return  # what was not called may give them
+    rewards = [reward for one in said for reward in one.rewards]
+    if any(r.correct is not None for r in rewards) or all(r.score is None for r in rewards):
+        return
+    algorithm, section = recipe.rl.algorithm, recipe.reward_model
+    filtered, positive = algorithm.dynamic_sampling, algorithm.positive_nll
+    names = ", ".join(f"'{function.name}'" for function in functions)
+    gives = (
+        f"and reward.functions {names} gave a score without one; return a dict with score and acc"
+    )
+    if filtered is not None and filtered.metric == "accuracy":
+        raise UserError(
+            "rl.algorithm.dynamic_sampling.metric = 'accuracy' needs verdicts on correctness,"
+            f" {gives}, or set metric to 'score'"
+        )
+    if positive.coef > 0 and positive.threshold is None:
+        raise UserError(
+            f"rl.algorithm.positive_nll needs verdicts on correctness, {gives}, or set"
+            " positive_nll.threshold"
+        )
+    if section is not None and isinstance(section.preferences, SampledPreferences):
+        raise UserError(
+            "reward_model.preferences of kind 'samples' are ranked by verdicts on correctness,"
+            f" {gives}"
+        )
+
+
+_LOADERS = {
+    "reward": "rlcore.plan.functions:load_reward",
+    "batch_reward": "rlcore.plan.functions:load_batch_reward",
+    "advantage": "rlcore.plan.functions:load_advantage",
+    "policy_loss": "rlcore.plan.functions:load_policy_loss",
+    "engine": "rlcore.plan.functions:load_engine",
+}
+
+ENGINE_S = 300.0  # an engine of somebody's own imports what vLLM does, which takes minutes at first
+
+
+def check_functions(recipe: Recipe) -> None:
+    """Raise UserError for a function of the user that does not exist, cannot be imported, takes
+    other arguments than it is called with, or lacks one of its options; and for an engine's class
+    that lacks a method.
+
+    They are imported as reward functions are: in a child process that has the variables of
+    ``reward.env`` and none of the user's keys.
+    """
+    functions = _functions_of(recipe)
+    if functions:
+        # On an existing cluster rewards run elsewhere, where the variables may be others.
+        named = [name for name in recipe.reward.env if name in os.environ]
+        look_at_functions(functions, environment=environment_of(named))
+
+
+def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
+    reward, algorithm = recipe.reward, recipe.rl.algorithm
+    memory_bytes = None if reward.memory_gib is None else int(reward.memory_gib * 2**30)
+    named: list[tuple[str, str, Mapping[str, Any], str]] = [
+        (
+            "batch_reward" if function.batch else "reward",
+            function.name,
+            function.options,
+            f"reward.functions[{index}].name",
+        )
+        for index, function in enumerate(reward.functions)
+    ]
+    options = algorithm.advantage_options
+    named += [
+        ("advantage", algorithm.advantage, options, "rl.algorithm.advantage"),
+        ("policy_loss", algorithm.policy_loss, {}, "rl.algorithm.policy_loss"),
+        ("engine", recipe.hardware.rollout.engine, {}, "hardware.rollout.engine"),
+    ]
+    return [
+        {
+            "name": name,
+            "options": dict(options),
+            "path": path,
+            "loader": _LOADERS[kind],
+            "memory_bytes": memory_bytes if kind.endswith("reward") else None,
+            "limit_s": ENGINE_S if kind == "engine" else None,
+        }
+        for kind, name, options, path in named
+        if ":" in name
+    ]
+
+
+# Called in the child process, where they are found by their names in ``_LOADERS``; each raises
+# UserError when the function cannot be called as the run would call it.
+
+
+def load_reward(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load a reward function here. Raises UserError when it cannot be called."""
+    build((name, 1.0, options), path.removesuffix(".name"))
+
+
+def load_batch_reward(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load a reward function of all rows of a prompt here, as ``load_reward``."""
+    build((name, 1.0, options), path.removesuffix(".name"), batch=True)
+
+
+def load_advantage(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load an advantage estimator here. Raises UserError when it cannot be called."""
+    find_estimator(name, options, path)
+
+
+def load_policy_loss(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load a policy loss, which has no options, here. Raises UserError when it cannot be called."""
+    assert not options, "a policy loss has no options"
+    find_loss(name, path)
+
+
+def load_engine(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load the class of a rollout engine here. Raises UserError when it is none."""
+    from rlcore.engines.own_engine import find_engine
+
+    assert not options, "an engine has no options"
+    find_engine(name, path)

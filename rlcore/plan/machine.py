@@ -1,0 +1,227 @@
+"""Whether a run fits this machine: batches, memory and disk, computed before anything starts."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlcore.engines.registry import choose
+from rlcore.learner.attention import Attention, choose_attention, flash_missing
+from rlcore.models.shape import ModelShape, find_shape
+from rlcore.plan.batches import Batches, all_batches, sampled_sequences, worker_counts
+from rlcore.plan.data_size import DataSize, data_size
+from rlcore.plan.room import BYTES, PROCESS_BYTES, Memory, disk_of, gib, memory_of
+from schemas.errors import UserError
+from schemas.judges import judges_used
+from schemas.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the plan must fit, in bytes. ``disk_free`` is None where the store is not local."""
+
+    host: int
+    gpus: tuple[int, ...]
+    disk_free: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a run takes of ``machine``. ``shape`` and ``memory`` are None, and ``disk`` (bytes by
+    stage, at the longest legal lengths) is empty, where the model's sizes are not at hand;
+    ``shape_note`` says why."""
+
+    recipe: Recipe
+    machine: Machine
+    device: str
+    attention: Attention
+    shape: ModelShape | None
+    shape_note: str
+    data: DataSize
+    batches: Batches
+    memory: Memory | None
+    disk: dict[str, int]
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory of all workers together; 0 when the model is not at hand."""
+        if self.memory is None:
+            return 0
+        memory, hardware, on_gpu = self.memory, self.recipe.hardware, self.device == "cuda"
+        trained = [memory.learner] + ([memory.critic] if memory.critic else [])
+        frozen = [weights for weights in (memory.reference, memory.reward_model) if weights]
+        total = hardware.rollout.engines * memory.engine
+        for learner in trained:
+            held = learner.offloaded if on_gpu else learner.device
+            total += hardware.learner.ranks * (PROCESS_BYTES + held)
+        return total + sum(PROCESS_BYTES + (0 if on_gpu else weights) for weights in frozen)
+
+
+def check_machine(
+    recipe: Recipe, machine: Machine | None = None, *, data: DataSize | None = None
+) -> Fit:
+    """Return what a run of ``recipe`` takes of ``machine`` (default: this one).
+
+    ``data``: the rows of its sources; default: those that the recipe alone determines.
+
+    Raises ``UserError`` when the run certainly cannot fit: a legal sequence longer than a
+    micro-batch, fewer calls of a judge than an iteration makes, fewer GPUs than asked for, more
+    weights, gradients and optimizer state than a visible GPU or the host holds, less free disk than
+    the run writes. A model that cannot be looked up is not an error.
+    """
+    shape, note = find_shape(recipe.model)
+    data = data or data_size(recipe.data)
+    hardware = recipe.hardware
+    machine = machine or this_machine(recipe.store, gpus=hardware.device != "cpu")
+    device = hardware.device
+    if device == "auto":
+        device = "cuda" if machine.gpus else "cpu"
+    attention = choose_attention(
+        hardware.learner.attention,
+        device=device,
+        dtype=recipe.model.dtype,
+        problem=flash_missing(),
+    )
+    settled = _with_attention(recipe, attention.name)
+    batches = all_batches(settled, data.demonstrations, data.preferences)
+    fit = Fit(
+        recipe=recipe,
+        machine=machine,
+        device=device,
+        attention=attention,
+        shape=shape,
+        shape_note=note,
+        data=data,
+        batches=batches,
+        memory=None if shape is None else memory_of(settled, shape, batches, machine.gpus, device),
+        disk={} if shape is None else disk_of(recipe, shape, data, batches),
+    )
+    check_calls(recipe)
+    _check_gpus(fit)
+    _check_host(fit)
+    _check_disk(fit)
+    return fit
+
+
+def check_calls(recipe: Recipe) -> None:
+    """Raise UserError for a judge whose ceiling ends the run in its first iteration."""
+    needed = sampled_sequences(recipe)
+    for name, judge in judges_used(recipe.judges, recipe.reward.functions).items():
+        if judge.max_calls < needed:
+            raise UserError(
+                f"judges.{name}.max_calls = {judge.max_calls} is below the {needed:,} responses of"
+                " one RL iteration, so the run would end in its first; raise it or lower"
+                " rl.rollout.prompts or rl.rollout.samples"
+            )
+
+
+def _with_attention(recipe: Recipe, name: str) -> Recipe:
+    """Return ``recipe`` with the attention ``name`` in place of "auto"."""
+    learner = recipe.hardware.learner.model_copy(update={"attention": name})
+    hardware = recipe.hardware.model_copy(update={"learner": learner})
+    return recipe.model_copy(update={"hardware": hardware})
+
+
+def this_machine(store: str, *, gpus: bool) -> Machine:
+    """Return this machine's memory, GPUs (looked for when ``gpus``) and the store's free disk."""
+    disk_free = None
+    if "://" not in store:
+        root = Path(store).resolve()
+        while not root.exists():
+            root = root.parent
+        disk_free = shutil.disk_usage(root).free
+    host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(host=host, gpus=_visible_gpus() if gpus else (), disk_free=disk_free)
+
+
+def _visible_gpus() -> tuple[int, ...]:
+    """Ask nvidia-smi, which takes 0.1 s where importing torch takes seconds."""
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, check=False, encoding="utf-8"
+    )
+    if answer.returncode:
+        return ()
+    sizes = [int(line) * 2**20 for line in answer.stdout.split() if line.isdigit()]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple(sizes if chosen is None else sizes[: len([c for c in chosen.split(",") if c])])
+
+
+def _check_gpus(fit: Fit) -> None:
+    """Refuse what the visible GPUs cannot hold; with none visible, assume that the run is for
+    another machine."""
+    gpus, hardware = fit.machine.gpus, fit.recipe.hardware
+    if not gpus or fit.device != "cuda":
+        return
+    roles = worker_counts(fit.recipe)
+    ranks, share = sum(roles.values()), hardware.learner.gpus_per_rank
+    engines, engine_share = hardware.rollout.engines, hardware.rollout.gpus_per_engine
+    needed = ranks * share + engines * engine_share
+    one_process = hardware.cluster == "in_process"  # which puts all of them on one GPU
+    if not one_process and hardware.ray_address is None and needed > len(gpus) + 1e-9:
+        who = " + ".join(f"{count} of the {role}" for role, count in roles.items())
+        raise UserError(
+            f"hardware: ranks ({who}) x learner.gpus_per_rank = {share:g} plus {engines} engine(s)"
+            f" x rollout.gpus_per_engine = {engine_share:g} need {needed:g} GPUs and {len(gpus)}"
+            " are visible; lower these or take a machine with more GPUs (a run cannot use two"
+            " hosts yet)"
+        )
+    if fit.memory is None:
+        return
+    smallest = min(gpus)
+    states, reserved, engine = fit.memory.learner.states, 0, ""
+    if one_process or (share < 1 and engine_share < 1):
+        reserved = _engine_bytes(fit, smallest)
+        engine = f", the engine that shares it {gib(reserved)},"
+    # a second rank fits the GPU: the critic's, and the frozen models
+    if one_process or share <= 0.5:
+        states = fit.memory.states
+    if states + reserved > smallest:
+        split = (
+            f"raise learner.zero_stage (now {hardware.learner.zero_stage}) or learner.ranks (now"
+            f" {hardware.learner.ranks}), or"
+        )
+        raise UserError(
+            f"hardware.learner: weights, gradients and optimizer take {gib(states)} per GPU{engine}"
+            f" and the GPU has {gib(smallest)};"
+            f" {'use a smaller model or' if one_process else split} set learner.offload_optimizer"
+            " to true"
+        )
+
+
+def _engine_bytes(fit: Fit, gpu: int) -> int:
+    """Return what one engine holds of a GPU of ``gpu`` bytes in any case."""
+    rollout, shape = fit.recipe.hardware.rollout, fit.shape
+    if choose(fit.recipe.hardware, fit.device, 0).engine == "vllm":
+        return int(rollout.gpu_memory_utilization * gpu)
+    return 0 if shape is None else BYTES[fit.recipe.model.dtype] * shape.parameters
+
+
+def _check_host(fit: Fit) -> None:
+    """Refuse CPU learners whose weights, gradients and optimizer alone exceed the memory they
+    share."""
+    memory, hardware = fit.memory, fit.recipe.hardware
+    if memory is None or fit.device == "cuda" or hardware.ray_address is not None:
+        return
+    trained = [memory.learner] + ([memory.critic] if memory.critic else [])
+    needed = hardware.learner.ranks * sum(each.states for each in trained)
+    needed += memory.reference + memory.reward_model
+    if needed > fit.machine.host:
+        raise UserError(
+            "hardware.learner: weights, gradients and optimizer of"
+            f" {hardware.learner.ranks} rank(s) take {gib(needed)} and this machine has"
+            f" {gib(fit.machine.host)}; use a smaller model.path or a machine with more memory"
+        )
+
+
+def _check_disk(fit: Fit) -> None:
+    free, disk = fit.machine.disk_free, sum(fit.disk.values())
+    if free is not None and disk > free:
+        raise UserError(
+            f"store = '{fit.recipe.store}': the run writes about {gib(disk)} and"
+            f" {gib(free)} are free; free some, lower rl.checkpoint.keep_last or point store"
+            " elsewhere"
+        )

@@ -1,0 +1,233 @@
+"""Memory and disk that a run takes, in closed form. Pure; every constant has its source.
+
+Memory of weights, gradients and optimizer is arithmetic; activations follow a formula that is exact
+for Qwen2; both, and disk, are those of the longest legal sequences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rlcore.learner.attention import FLASH
+from rlcore.models.gpu.blocks import BLOCKS
+from rlcore.models.shape import ModelShape
+from rlcore.plan.batches import Batches, evaluation_tokens, preference_tokens, sampled_sequences
+from rlcore.plan.data_size import DataSize
+from schemas.hardware import LearnerHardware
+from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.recipe import Recipe
+
+GIB = 2**30
+BYTES = {"float32": 4, "bfloat16": 2}
+LOGITS_CHUNK_BYTES = 256 * 2**20  # fp32 logits alive at once (models.logprobs.CHUNK_LOGITS)
+DATA_BYTES_PER_TOKEN = 8  # prompts and demonstrations: ids and text in Parquet
+PROCESS_BYTES = GIB // 2  # a process with torch and DeepSpeed loaded: 0.45 GiB measured
+ENGINE_PROCESS_BYTES = 3 * GIB // 2  # the same with vLLM
+
+# Parquet with zstd, bytes per sampled token; measured on Zipf tokens and random log-probs
+ROLLOUT_BYTES_PER_TOKEN = 7.5  # ids 1.9, log-probs 3.7, text 1.7, prompts and masks 0.2
+ADVANTAGE_BYTES_PER_TOKEN = 4.0  # old log-probs; advantages are constant within a row
+OWN_LOGPROBS_BYTES_PER_TOKEN = 4.0  # old log-probs that the update computes itself, per epoch
+REFERENCE_BYTES_PER_TOKEN = 4.0
+CRITIC_BYTES_PER_TOKEN = 12.0  # values, returns, and advantages that vary within a row
+
+
+def gib(num_bytes: float) -> str:
+    """Return bytes as text: ``"1.5 GiB"``, ``"12.0 MiB"``."""
+    unit, name = (GIB, "GiB") if num_bytes >= GIB else (2**20, "MiB")
+    return f"{num_bytes / unit:.1f} {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerMemory:
+    """Bytes of one learner rank. ``offloaded`` is in host memory although the rank has a GPU."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    offloaded: int
+    reference: int = 0  # weights of its own frozen copy, for the exact KL
+
+    @property
+    def states(self) -> int:
+        """Bytes on the learner's device that no batch size can reduce."""
+        return self.weights + self.gradients + self.optimizer + self.reference - self.offloaded
+
+    @property
+    def device(self) -> int:
+        """Bytes on the learner's device during a pass over a full micro-batch."""
+        return self.states + self.activations + self.logits
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of each kind of worker. ``reference`` and ``reward_model``: weights of the frozen
+    models, 0 without them; ``critic`` is a learner with a value head.
+
+    ``kv_tokens``: tokens that one engine's KV cache holds, None where the GPU's size is unknown.
+    """
+
+    learner: LearnerMemory
+    critic: LearnerMemory | None
+    reference: int
+    reward_model: int
+    engine: int
+    kv_tokens: int | None
+
+    @property
+    def states(self) -> int:
+        """Bytes that no batch size can reduce on a GPU that a rank of each kind shares."""
+        critic = 0 if self.critic is None else self.critic.states
+        return self.learner.states + critic + self.reference + self.reward_model
+
+
+def learner_memory(
+    shape: ModelShape,
+    dtype: str,
+    hardware: LearnerHardware,
+    *,
+    on_gpu: bool,
+    tokens: int,
+    row_tokens: int,
+) -> LearnerMemory:
+    """Return the memory of one rank with ``tokens`` in a micro-batch of rows of ``row_tokens``.
+
+    Weights and gradients take the dtype's bytes each. Optimizer: 8 bytes a parameter (two fp32
+    moments) at ZeRO-0; from ZeRO-1 on 16, as DeepSpeed adds fp32 masters and fp32 gradients of its
+    partition (DeepSpeed docs, memory.rst: 2 + 2 + 16/N). ZeRO-1, 2, 3 divide optimizer,
+    gradients, weights by the ranks. Bytes a parameter measured on CPU, one rank, 52 M parameters
+    (resident, at the peak of a step): fp32 ZeRO-0 16.9, 21.4 for 16 computed; ZeRO-1 21.7, 29.7 and
+    ZeRO-2 22.4, 26.4 for 24; bf16 ZeRO-1 21.7, 22.2 and ZeRO-2 17.6, 29.6 for 20. So a step briefly
+    needs up to 10 more than its states, and ZeRO-3 up to 12 more for gather buffers.
+    """
+    ranks, stage, width = hardware.ranks, hardware.stage(dtype), BYTES[dtype]
+    count = shape.parameters
+    weights = width * count // (ranks if stage == 3 else 1)
+    gradients = width * count // (ranks if stage >= 2 else 1)
+    optimizer = 8 * count if stage == 0 else 16 * count // ranks
+    offloaded = (optimizer if hardware.offload_optimizer else 0) + (
+        weights if hardware.offload_params else 0
+    )
+    logits = min(tokens * shape.vocab_size * 4, LOGITS_CHUNK_BYTES)
+    return LearnerMemory(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=activation_bytes(shape, dtype, hardware, tokens=tokens, row_tokens=row_tokens),
+        logits=3 * logits,  # logits, their log-softmax, their gradient
+        offloaded=offloaded if on_gpu else 0,
+    )
+
+
+def activation_bytes(
+    shape: ModelShape, dtype: str, hardware: LearnerHardware, *, tokens: int, row_tokens: int
+) -> int:
+    """Return the bytes that backward needs from the forward pass of ``tokens``.
+
+    Per token and layer ``w·(8H + 4I) + 8H + 24``: eight hidden-sized and four feed-forward-sized
+    tensors in the dtype, two norm inputs in fp32, softmax and norm statistics. sdpa adds its mask,
+    ``w·row_tokens``; by blocks the layers share one, and rows of one sequence need none. Equal to
+    the tensors that autograd saves for transformers' Qwen2 (tested).
+    With gradient checkpointing: one layer's worth, and the input of each layer.
+    """
+    width, hidden = BYTES[dtype], shape.hidden_size
+    mask = width * row_tokens
+    if hardware.attention == FLASH:
+        mask = 0
+    elif hardware.attention == BLOCKS:
+        mask = 0 if hardware.row_tokens is None else mask // shape.num_layers
+    layer = width * (8 * hidden + 4 * shape.intermediate_size) + 8 * hidden + 24 + mask
+    if hardware.gradient_checkpointing:
+        return tokens * (layer + shape.num_layers * width * hidden)
+    return tokens * shape.num_layers * layer
+
+
+def memory_of(
+    recipe: Recipe, shape: ModelShape, batches: Batches, gpus: Sequence[int], device: str
+) -> Memory:
+    """Return what each worker needs while it holds its fullest micro-batch; ``gpus``: bytes of
+    each."""
+    dtype, rollout, kl = recipe.model.dtype, recipe.hardware.rollout, recipe.rl.algorithm.kl
+    weights = BYTES[dtype] * shape.parameters
+    cache: int | None = rollout.kv_cache_gib * GIB
+    kv_token = shape.kv_bytes_per_token(BYTES[dtype])
+    if device == "cuda":
+        gpu = min(gpus, default=0)
+        shared = rollout.gpu_memory_utilization * gpu - weights / rollout.tensor_parallel
+        cache = int(shared * rollout.tensor_parallel) if gpu else None
+    learner = learner_memory(
+        shape,
+        dtype,
+        recipe.hardware.learner,
+        on_gpu=device == "cuda",
+        tokens=batches.fullest.micro_batch_tokens,
+        row_tokens=batches.fullest.row_tokens,
+    )
+    # the exact KL needs the logits of both models in one place; a value head has one output
+    exact = kl.uses_reference and kl.estimator == "full"
+    critic = replace(learner, logits=0) if recipe.rl.critic is not None else None
+    scored = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
+    return Memory(
+        learner=replace(learner, reference=weights) if exact else learner,
+        critic=critic,
+        reference=weights if kl.uses_reference and not exact else 0,
+        reward_model=weights if scored else 0,
+        engine=ENGINE_PROCESS_BYTES + weights + (0 if device == "cuda" else cache or 0),
+        kv_tokens=None if cache is None else max(0, cache) // kv_token,
+    )
+
+
+def disk_of(recipe: Recipe, shape: ModelShape, data: DataSize, batches: Batches) -> dict[str, int]:
+    """Return the bytes that each stage leaves, in the order in which they run; 0 where rows are not
+    counted."""
+    weights = BYTES[recipe.model.dtype] * shape.parameters
+    # one checkpoint is replaced by the next before it goes, and the model is written at the end
+    supervised = 2 * checkpoint_bytes(shape) + weights
+    found = {BASE_MODEL: weights, "prepare_data": 0}
+    demonstrations = data.demonstrations or 0
+    if data.train is not None:
+        prompts = data.train + (data.validation or 0) + sum(data.test or ())
+        tokens = prompts * recipe.data.max_prompt_tokens + demonstrations * recipe.sft.max_tokens
+        found["prepare_data"] = tokens * DATA_BYTES_PER_TOKEN
+    if batches.sft is not None:
+        found["sft"] = supervised
+    if batches.reward_model is not None:
+        sampled = 0 if batches.reward_model.most_tokens is None else preference_tokens(recipe)
+        found[REWARD_MODEL] = supervised + sampled * DATA_BYTES_PER_TOKEN
+    section = recipe.rl
+    response = recipe.max_turns * section.rollout.max_new_tokens
+    kept = section.checkpoint.keep_last + section.checkpoint.keep_best + 1  # one being written
+    tables = section.iterations * iteration_table_bytes(
+        sampled_sequences(recipe) * response,
+        section.rollout.prompts * section.rollout.samples * response,
+        reference=section.algorithm.kl.uses_reference,
+        critic=section.critic is not None,
+        own=section.update.epochs * (recipe.scores_own_logprobs or section.update.fused),
+    )
+    models = 1 if section.critic is None else 2
+    found["rl"] = kept * models * checkpoint_bytes(shape) + tables + weights  # of the policy
+    tokens, _ = evaluation_tokens(recipe, data)
+    found["evaluate"] = len(recipe.evaluate.checkpoints) * tokens * 2  # completions, compressed
+    found["export"] = BYTES[recipe.export.dtype or recipe.model.dtype] * shape.parameters
+    return found
+
+
+def checkpoint_bytes(shape: ModelShape) -> int:
+    """Return the bytes of one resumable checkpoint: fp32 weights and two moments."""
+    return 12 * shape.parameters
+
+
+def iteration_table_bytes(
+    sampled_tokens: int, trained_tokens: int, *, reference: bool, critic: bool, own: int = 0
+) -> int:
+    """Return the Parquet bytes that one RL iteration stores.
+
+    ``sampled_tokens``: of all responses; ``trained_tokens``: of those that are trained on; ``own``:
+    epochs whose old log-probs the update computes itself.
+    """
+    trained = ADVANTAGE_BYTES_PER_TOKEN
+    trained += REFERENCE_BYTES_PER_TOKEN if reference else 0.0
+    trained += CRITIC_BYTES_PER_TOKEN if critic else 0.0
+    trained += OWN_LOGPROBS_BYTES_PER_TOKEN * own
+    return int(sampled_tokens * ROLLOUT_BYTES_PER_TOKEN + trained_tokens * trained)

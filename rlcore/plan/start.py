@@ -1,0 +1,240 @@
+"""What must hold before a run, a fork, an evaluation or an evolving starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlcore.cluster.address import check_address
+from rlcore.cluster.surroundings import obstacles
+from rlcore.engines.registry import choose
+from rlcore.envs.process import describe
+from rlcore.envs.registry import BUILTIN, check_name
+from rlcore.evolve.prompts import check_templates
+from rlcore.learner.packing_check import try_architecture
+from rlcore.models.architectures import check_states
+from rlcore.models.base import check_base_model, scratch_stops
+from rlcore.models.shape import model_parameters
+from rlcore.models.stops import NEVER_CLOSES, Stops
+from rlcore.models.tokenizer import load_tokenizer
+from rlcore.plan.data_size import check_files
+from rlcore.plan.functions import check_functions
+from rlcore.plan.machine import Fit, check_machine
+from rlcore.plan.rehearsal import Rehearsal, rehearse
+from rlcore.results.compare import recipe_differences
+from rlcore.rewards.judges.setup import check_keys
+from rlcore.rewards.registry import check_recipe_functions
+from rlcore.rl.fork import beyond
+from rlcore.rollout.turns import TurnEncoder
+from rlcore.sandbox.probe import find_sandbox
+from rlcore.sandbox.types import Level
+from schemas.environment import GAMES, MCP
+from schemas.errors import UserError
+from schemas.judges import may_verify
+from schemas.model import ModelSection
+from schemas.names import BASE_MODEL, by_workers
+from schemas.recipe import Recipe
+from schemas.reward_model import SampledPreferences
+
+
+def check_fits(before: Recipe, after: Recipe, name: str, number: int) -> None:
+    """Raise UserError where ``after`` cannot go on from iteration ``number`` of a run of
+    ``before``; ``name``: what the user calls it."""
+    shapes = [_shape(recipe) for recipe in (before, after)]
+    for changed in recipe_differences(shapes):
+        old, new = changed.values
+        raise UserError(
+            f"{name} does not fit: {changed.name} {old} -> {new} makes another model than that of"
+            " the checkpoint; leave it as it was, or start without a fork"
+        )
+    if after.rl.critic is not None and before.rl.critic is None:
+        raise UserError(
+            f"{name} does not fit: rl.critic is set and the checkpoint holds no critic; set"
+            " rl.critic to null, or start without a fork"
+        )
+    if number >= after.rl.iterations:
+        raise UserError(beyond(name, number, after))
+
+
+def _shape(recipe: Recipe) -> dict[str, Any]:
+    """Return what decides the tensors of the model and its tokenizer."""
+    part = recipe.slice_for(BASE_MODEL)
+    origin = recipe.model.model_dump(mode="json", include={"path", "revision", "dtype"})
+    return {**part, "model": {**part["model"], **origin}}
+
+
+# Bytes of weights whose values are read here, in seconds; those of larger models are when the run
+# copies them.
+VALUES_READ_AHEAD = 16 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What was found out of a run that may start here. ``stops``: None where the model's files are
+    not at hand; ``sandbox``: the level at which rewards run programs here, None: they run none;
+    ``rehearsal``: None where rows are not at hand."""
+
+    fit: Fit
+    stops: Stops | None = None
+    sandbox: Level | None = None
+    rehearsal: Rehearsal | None = None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Sentences on the reward functions, which were called once."""
+        return () if self.rehearsal is None else self.rehearsal.doubts
+
+
+def check_start(recipe: Recipe, *, call_judges: bool = False) -> Start:
+    """Return what was found out of a run that may start here. ``call_judges``: each is asked about
+    a row.
+
+    Raises UserError when the recipe names a function, a file, a model directory or a cluster that
+    cannot be used, programs cannot be confined, the run surely cannot fit this machine, or its data
+    leave it without rows that it needs, or with some that its rewards cannot score. Nothing
+    is fetched from the hub, and nothing of the user's is imported in this process but what
+    ``model.trust_remote_code`` allows.
+    """
+    _check_variables(recipe)
+    check_recipe_functions(recipe)
+    if recipe.hardware.ray_address is None:  # else judges are asked elsewhere
+        check_keys(recipe)
+    stops = check_model(recipe.model)
+    _check_engine(recipe)
+    _check_ends(recipe, stops)
+    fit = check_machine(recipe, data=check_files(recipe))
+    _check_cluster(recipe)
+    sandbox = check_sandbox(recipe)
+    check_functions(recipe)
+    check_environment(recipe)
+    return Start(fit, stops, sandbox, rehearse(recipe, call_judges=call_judges))
+
+
+def check_evaluation(recipe: Recipe) -> None:
+    """Raise UserError, as ``check_start``, where nothing can be evaluated on ``recipe``.
+
+    Its own model and this machine's memory are not looked at: nothing is trained.
+    """
+    check_recipe_functions(recipe)
+    _check_cluster(recipe)
+    if recipe.hardware.ray_address is None:
+        check_keys(recipe)
+    check_files(recipe)
+    check_sandbox(recipe)
+    check_functions(recipe)
+    check_environment(recipe)
+    rehearse(recipe, trains=False)
+
+
+def check_evolve(recipe: Recipe) -> None:
+    """Raise UserError, as ``check_evaluation``, where nothing can be evolved on ``recipe``: also
+    for a template that cannot be rendered, a game, and rewards that check no answer."""
+    check_templates(recipe.evolve)
+    environment = recipe.environment
+    if environment is not None and environment.name in GAMES:
+        raise UserError(
+            f"environment.name = {environment.name!r} is a game, which has no answer to verify;"
+            " evolve a recipe of problems with answers"
+        )
+    functions = [f for f in recipe.reward.functions if by_workers(f.name)]
+    if not any(may_verify(function, recipe.judges) for function in functions):
+        raise UserError(
+            "reward.functions holds no function that checks correctness, so no accuracy could be"
+            " told; add one, of weight 0 if it is for that alone"
+        )
+    check_evaluation(recipe)
+
+
+def check_sandbox(recipe: Recipe) -> Level | None:
+    """Return the level at which the recipe's rewards run programs here, None where none does.
+
+    None also on an existing cluster, whose nodes find out themselves. Raises UserError when the
+    level that the recipe asks for does not hold here.
+    """
+    runs_programs = any(function.name == "code" for function in recipe.reward.functions)
+    if not runs_programs or recipe.hardware.ray_address is not None:
+        return None
+    return find_sandbox(recipe.reward.sandbox).level
+
+
+def check_environment(recipe: Recipe) -> None:
+    """Raise UserError for an environment that cannot be built, or a chat template that cannot carry
+    its episodes.
+
+    A class of the user is imported in a child process. On an existing cluster, where modules and
+    variables may be others, only its name is looked at. The template of a hub model is looked at
+    when the run reads it.
+    """
+    section = recipe.environment
+    if section is None:
+        return
+    if section.name != MCP:
+        check_name(section.name)
+    ours = section.name in BUILTIN and not section.options
+    if recipe.hardware.ray_address is not None and not ours:
+        return
+    model = recipe.model
+    directory = None if model.path is None else Path(model.path).expanduser()
+    if ours and (directory is None or not directory.is_dir()):
+        return
+    tools = describe(section).tools
+    if directory is not None and directory.is_dir():
+        tokenizer = load_tokenizer(
+            directory,
+            name=str(model.path),
+            trust_remote_code=model.trust_remote_code,
+            chat_template=model.chat_template,
+        )
+        TurnEncoder(tokenizer, tools, section.max_observation_tokens).check()
+
+
+def _check_cluster(recipe: Recipe) -> None:
+    if recipe.hardware.ray_address is not None:
+        check_address(recipe.hardware.ray_address)
+    elif recipe.hardware.cluster == "ray":
+        for _, found, remedy in obstacles():
+            raise UserError(f"{found}; {remedy}")
+
+
+def _check_variables(recipe: Recipe) -> None:
+    """Refuse environment variables where a path is read as it is; files of data may have them."""
+    for key, path in (("model.path", recipe.model.path), ("store", recipe.store)):
+        if path is not None and "$" in path and not Path(path).expanduser().exists():
+            raise UserError(
+                f"{key} = '{path}' names an environment variable, and is read as it is; write the"
+                " path"
+            )
+
+
+def check_model(model: ModelSection) -> Stops | None:
+    """Return what ends a turn of the model; None of one of the hub, which is looked up when the run
+    reads it. Raises UserError for a model of a local directory that cannot be used."""
+    if model.path is None:
+        return scratch_stops(model)
+    directory = Path(model.path).expanduser()
+    if not directory.is_dir():
+        return None
+    stops = check_base_model(model, directory, values_to=VALUES_READ_AHEAD)
+    try_architecture(directory)
+    return stops
+
+
+def _check_engine(recipe: Recipe) -> None:
+    """Refuse a local model whose rows the engine that the recipe takes cannot continue."""
+    model, hardware = recipe.model, recipe.hardware
+    directory = Path(model.path or "").expanduser()
+    if model.path is None or not directory.is_dir() or hardware.ray_address is not None:
+        return
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    device = found if hardware.device == "auto" else hardware.device
+    if choose(hardware, device, model_parameters(model, directory)).engine == "transformers":
+        check_states(str(directory))
+
+
+def _check_ends(recipe: Recipe, stops: Stops | None) -> None:
+    """Refuse a chat template by which answers are to be learnt that have no end."""
+    ranked = recipe.reward_model
+    renders = ranked is not None and not isinstance(ranked.preferences, SampledPreferences)
+    if stops is not None and stops.closing is None and (recipe.sft.enabled or renders):
+        raise UserError(NEVER_CLOSES)

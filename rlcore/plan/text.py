@@ -1,0 +1,377 @@
+"""The lines of a printed plan, from its numbers."""
+
+from collections.abc import Sequence
+
+from rlcore.engines.registry import choose
+from rlcore.learner.attention import Attention
+from rlcore.models.shape import ModelShape
+from rlcore.models.stops import Stops
+from rlcore.plan.batches import Batch, Batches, evaluation_tokens, ptx_sequences
+from rlcore.plan.data_size import DataSize
+from rlcore.plan.room import LearnerMemory, Memory, gib
+from rlcore.plan.stages import Rates, StageEstimate
+from rlcore.plan.states import InStore
+from schemas.context import longest_sequence
+from schemas.hardware import AUTO
+from schemas.recipe import Recipe
+from schemas.rl import FUSED_SAMPLE
+
+
+def algorithm_lines(recipe: Recipe, rl: Batch) -> list[str]:
+    """Return a sentence for each part of the algorithm that the plain arithmetic leaves out."""
+    return [
+        *_sampling_lines(recipe),
+        *_critic_lines(recipe, rl),
+        *_loss_lines(recipe, rl),
+    ]
+
+
+def _sampling_lines(recipe: Recipe) -> list[str]:
+    section, rollout = recipe.rl, recipe.rl.rollout
+    lines = []
+    if rollout.greedy_baseline:
+        lines.append(
+            f"greedy baseline: {rollout.prompts:,} greedy answers an iteration besides its"
+            f" {rollout.prompts * rollout.samples:,} samples, scored but not trained on"
+        )
+    filtered = section.algorithm.dynamic_sampling
+    if filtered is not None:
+        drawn = rollout.prompts * filtered.batch_factor
+        cap = f"{filtered.max_rounds} rounds" if filtered.max_rounds > 0 else "as many as it takes"
+        most = f" ({drawn * filtered.max_rounds:,} prompts)" if filtered.max_rounds > 0 else ""
+        lines.append(
+            f"dynamic sampling: a round draws {filtered.batch_factor} x {rollout.prompts:,} ="
+            f" {drawn:,} new prompts x {rollout.samples} samples ="
+            f" {drawn * rollout.samples:,} sequences; rounds go on until {rollout.prompts:,}"
+            f" prompts differ in {filtered.metric.replace('_', ' ')}, at most {cap}{most}, then"
+            f" '{filtered.on_exhausted}'"
+        )
+    overlong = section.algorithm.overlong
+    if overlong is not None:
+        limit = overlong.max_tokens or rollout.max_new_tokens
+        cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
+        lines.append(
+            f"overlong shaping: responses lose up to {overlong.factor:g} between {limit - cache:,}"
+            f" and {limit:,} tokens"
+        )
+    return lines
+
+
+def _critic_lines(recipe: Recipe, rl: Batch) -> list[str]:
+    critic = recipe.rl.critic
+    if critic is None:
+        return []
+    steps = rl.steps_per_round or 0
+    warmup = critic.warmup_iterations
+    alone = f", the first {warmup:,} iterations alone" if warmup else ""
+    return [
+        f"critic: the same mini-batches -> {steps} step(s) an iteration, {steps * rl.rounds:,} in"
+        f" all{alone}; the policy takes {steps * recipe.rl.actor_iterations:,} steps in"
+        f" {recipe.rl.actor_iterations:,} iterations; starts from the"
+        f" {critic.init.replace('_', ' ')}"
+    ]
+
+
+def _loss_lines(recipe: Recipe, rl: Batch) -> list[str]:
+    algorithm, ptx = recipe.rl.algorithm, recipe.rl.ptx
+    lines = []
+    if algorithm.kl.uses_reference:
+        held = ", exact over the vocabulary" if algorithm.kl.estimator == "full" else ""
+        lines.append(
+            f"KL: {algorithm.kl.estimator} in the {algorithm.kl.where}, coefficient"
+            f" {algorithm.kl.coef:g} ({algorithm.kl.controller}){held}: one more forward pass, of"
+            " the reference"
+        )
+    if recipe.scores_own_logprobs:
+        epochs = recipe.rl.update.epochs
+        passes = "one more forward pass" if epochs == 1 else f"{epochs} more forward passes"
+        lines.append(
+            "old log-probs: the update scores its own micro-batches (rl.update.old_logprobs ="
+            f" own): {passes} over the rows that train"
+        )
+    if recipe.rl.update.fused:
+        lines.append(
+            "old log-probs: those of the update's own forward pass (rl.update.old_logprobs ="
+            f" fused); of the rows that do not train, {FUSED_SAMPLE} are scored to check the"
+            " sampler"
+        )
+    if algorithm.positive_nll.coef > 0:
+        lines.append(
+            f"positive examples: {algorithm.positive_nll.coef:g} x NLL of the tokens of correct"
+            " samples, in the same pass"
+        )
+    if ptx is not None:
+        count = ptx_sequences(recipe)
+        what, longest = (
+            ("demonstrations", recipe.sft.max_tokens)
+            if ptx.path is None
+            else ("texts", ptx.max_tokens)
+        )
+        lines.append(
+            f"ptx: {ptx.sequences_per_sample:g} x {rl.sequences_per_step:,} = {count:,}"
+            f" {what} added to each policy step, at most {count * longest:,}"
+            f" tokens, coefficient {ptx.coef:g}"
+        )
+    return lines
+
+
+def reward_model_lines(recipe: Recipe, batch: Batch | None) -> list[str]:
+    """Return how preferences become optimizer steps of the reward model; nothing without one."""
+    section = recipe.reward_model
+    if section is None or batch is None:
+        return []
+    source = section.preferences
+    if source.kind == "samples":
+        whence = (
+            f"{source.prompts:,} prompts x {source.min_responses} to {source.max_responses} samples"
+            f" of the policy (and {source.validation_prompts:,} held-out prompts)"
+        )
+    else:
+        known = batch.sequences_per_round
+        whence = "a file of unknown length" if known is None else f"{known:,} responses of a file"
+    steps = (
+        "an unknown number of" if batch.total_steps is None else f"at most {batch.total_steps:,}"
+    )
+    return [
+        f"reward model: {whence} -> all pairs of a prompt in one of {section.batch_prompts:,} batch"
+        f" elements x {section.epochs} epoch(s) -> {steps} optimizer steps of at most"
+        f" {batch.sequences_per_step:,} responses, {batch.longest:,} tokens each"
+    ]
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as text: ``"45 s"``, ``"3.2 min"``, ``"1.5 h"``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def batch_lines(recipe: Recipe, data: DataSize, batches: Batches) -> list[str]:
+    """Return the arithmetic of each stage, from prompts to optimizer steps."""
+    sft, rl = batches.sft, batches.rl
+    lines = [
+        f"data: {_count(data.train)} training prompts,"
+        f" {_count(None if data.test is None else sum(data.test))} test prompts,"
+        f" {_count(data.demonstrations)} demonstrations, before any is rejected"
+    ]
+    lines += ["sft: off"] if sft is None else _sft_lines(recipe, sft)
+    lines += reward_model_lines(recipe, batches.reward_model)
+    lines += _rl_lines(recipe, data, rl)
+    lines += algorithm_lines(recipe, rl)
+    if data.test is not None:
+        tokens, completions = evaluation_tokens(recipe, data)
+        per_prompt = 1 + (recipe.evaluate.samples if recipe.evaluate.samples > 1 else 0)
+        lines.append(
+            f"evaluate: {len(recipe.evaluate.checkpoints)} checkpoints x"
+            f" {completions // per_prompt:,} prompts x {per_prompt} completions"
+            f" ({'greedy' if per_prompt == 1 else 'one greedy, the rest sampled'}) -> at most"
+            f" {tokens:,} sampled tokens per checkpoint"
+        )
+    return lines
+
+
+def stop_lines(recipe: Recipe, stops: Stops | None) -> list[str]:
+    """Return what ends an answer, and where each token and text comes from."""
+    lines = ["stop tokens: known once the model is fetched, and logged then"]
+    if stops is not None:
+        lines = stops.lines()
+    if recipe.model.from_scratch and recipe.model.stop_tokens:
+        lines.append(f"stop tokens of model.stop_tokens: {list(recipe.model.stop_tokens)}")
+    texts = {"rl.rollout.stop": recipe.rl.rollout.stop, "evaluate.stop": recipe.evaluate.stop}
+    return lines + [f"stop strings of {path}: {list(stop)}" for path, stop in texts.items() if stop]
+
+
+def _sft_lines(recipe: Recipe, sft: Batch) -> list[str]:
+    cap = (
+        "" if recipe.sft.max_steps is None else f", capped at {recipe.sft.max_steps:,} by max_steps"
+    )
+    last = f" (the last of {sft.last_sequences:,})" if sft.last_sequences else ""
+    return [
+        f"sft: {_count(sft.sequences_per_round)} demonstrations in batches of"
+        f" {sft.sequences_per_step:,} -> {_count(sft.steps_per_round)} optimizer steps{last} per"
+        f" epoch x {sft.rounds:,} epoch(s){cap} -> {_count(sft.total_steps)} optimizer steps",
+        _micro_batch_line("sft", recipe, sft),
+    ]
+
+
+def _rl_lines(recipe: Recipe, data: DataSize, rl: Batch) -> list[str]:
+    rollout, update = recipe.rl.rollout, recipe.rl.update
+    sequences = rollout.prompts * rollout.samples
+    turns = recipe.max_turns
+    sampled = sequences * turns * rollout.max_new_tokens
+    tokens = sequences * rl.longest
+    passes = " learnt from" if recipe.rl.algorithm.dynamic_sampling else ""
+    if not passes and data.train:
+        share = rl.rounds * rollout.prompts / data.train
+        passes = f" = {share:.1f} passes over the training prompts"
+    return [
+        f"rl, per iteration: {rollout.prompts:,} prompts x {rollout.samples} samples ->"
+        f" {sequences:,} sequences -> {update.mini_batches} mini-batch(es) of"
+        f" {rl.sequences_per_step:,} x {update.epochs} epoch(s) -> {rl.steps_per_round} optimizer"
+        f" step(s); at most {_longest(recipe)} = {rl.longest:,} tokens a sequence ->"
+        f" {tokens:,} tokens, {sampled:,} of them sampled",
+        f"rl, in all: {rl.rounds:,} iterations -> {rl.rounds * rollout.prompts:,} prompts{passes}"
+        f", {rl.rounds * sequences:,} sequences, {rl.total_steps:,}"
+        f" optimizer steps, at most {rl.rounds * tokens:,} tokens",
+        _micro_batch_line("rl", recipe, rl),
+    ]
+
+
+def _longest(recipe: Recipe) -> str:
+    """Return the parts of the longest sequence, in tokens."""
+    prompt, turn = recipe.data.max_prompt_tokens, recipe.rl.rollout.max_new_tokens
+    if recipe.environment is None:
+        return f"{prompt} + {turn}"
+    turns, between = recipe.max_turns, recipe.environment.observation
+    return f"{prompt} + {turns} turns x {turn} + {turns - 1} answers x {between}"
+
+
+def _micro_batch_line(stage: str, recipe: Recipe, batch: Batch) -> str:
+    """Return how one optimizer step is split at the longest lengths; real batches need fewer
+    passes."""
+    hardware = recipe.hardware.learner
+    return (
+        f"{stage}, per optimizer step: {batch.sequences_per_step:,} sequences over"
+        f" {hardware.ranks} rank(s) -> {batch.sequences_per_rank:,} a rank; when all are"
+        f" {batch.longest:,} tokens long, {batch.sequences_per_micro_batch:,} fit a micro-batch of"
+        f" {hardware.micro_batch_tokens:,} tokens -> {batch.micro_batches:,} micro-batch(es) a rank"
+    )
+
+
+def memory_lines(recipe: Recipe, shape: ModelShape, memory: Memory, device: str) -> list[str]:
+    """Return model and learner memory; per rank, with a full micro-batch of longest sequences."""
+    bound = "" if shape.exact else "at most "
+    lines = [
+        f"model: {shape.name}, {bound}{shape.parameters:,} parameters, vocabulary {bound}"
+        f"{shape.vocab_size:,}, {recipe.model.dtype}",
+        _learner_line("learner", recipe, memory.learner, device),
+    ]
+    if memory.critic is not None:
+        lines.append(_learner_line("critic", recipe, memory.critic, device))
+    if memory.reference:
+        lines.append(
+            f"reference, one rank (rl.algorithm.kl is on): weights {gib(memory.reference)}"
+        )
+    if memory.reward_model:
+        lines.append(f"reward model, one rank, frozen: weights {gib(memory.reward_model)}")
+    return lines
+
+
+def attention_line(attention: Attention) -> str:
+    """Return which attention the learners compute with, and why."""
+    return f"attention of the learners: {attention.name}, {attention.why}"
+
+
+def _learner_line(name: str, recipe: Recipe, learner: LearnerMemory, device: str) -> str:
+    hardware = recipe.hardware.learner
+    stage = hardware.stage(recipe.model.dtype)
+    offloaded = f", of which {gib(learner.offloaded)} offloaded to the host" * bool(
+        learner.offloaded
+    )
+    reference = f" + reference {gib(learner.reference)}" * bool(learner.reference)
+    logits = f" + logits {gib(learner.logits)}" * bool(learner.logits)
+    return (
+        f"{name}, per rank ({device}, ZeRO-{stage}, {hardware.ranks} rank(s)):"
+        f" weights {gib(learner.weights)} + gradients {gib(learner.gradients)} + optimizer"
+        f" {gib(learner.optimizer)}{reference}{offloaded}; activations"
+        f" {gib(learner.activations)}{logits} in a full micro-batch -> {gib(learner.device)}"
+    )
+
+
+def sampler_line(recipe: Recipe, device: str, shape: ModelShape | None) -> str:
+    """Return which rollout engine samples, and why."""
+    hardware = recipe.hardware
+    if hardware.rollout.engine != AUTO:
+        return f"rollout engine: {hardware.rollout.engine}"
+    if shape is None and device == "cpu" and hardware.cluster != "in_process":
+        return "rollout engine: auto, by the number of parameters, which is not known yet"
+    choice = choose(hardware, device, shape.parameters if shape else 0)
+    return (
+        f"rollout engine: {choice.engine} ({choice.why}); RL that has begun goes on with the engine"
+        " that it recorded"
+    )
+
+
+def engine_lines(
+    recipe: Recipe, engine_bytes: int, kv_tokens: int | None, device: str
+) -> list[str]:
+    """Return what one rollout engine takes and how many longest sequences its cache holds."""
+    rollout = recipe.hardware.rollout
+    per_sequence = longest_sequence(recipe, recipe.rl.rollout.max_new_tokens)
+    if device == "cuda":
+        what = f"{rollout.gpu_memory_utilization:.0%} of its GPU(s), weights included"
+    else:
+        what = f"{gib(engine_bytes)}, {rollout.kv_cache_gib} GiB of it KV cache"
+    if kv_tokens is None:
+        return [
+            f"rollout engine, each of {rollout.engines}: {what}; KV cache unknown without a GPU"
+        ]
+    at_once = min(rollout.max_num_seqs, kv_tokens // per_sequence)
+    return [
+        f"rollout engine, each of {rollout.engines}: {what}; KV cache of {kv_tokens:,} tokens ->"
+        f" {at_once:,} longest sequences at once (max_num_seqs = {rollout.max_num_seqs:,})"
+    ]
+
+
+def stage_lines(
+    stages: Sequence[StageEstimate], store: str, room: str, in_store: InStore
+) -> list[str]:
+    """Return a table of stages: seconds at half and at full lengths, bytes left on disk.
+
+    Those that are in the store cost nothing and are in no total.
+    """
+    lines = [f"{'stage':<13}{'half lengths':>13}{'all longest':>13}{'disk':>12}"]
+    for stage in stages:
+        if stage.stage in in_store.stages:
+            lines.append(f"{stage.stage:<13}{'in the store':>26}")
+            continue
+        known = stage.longest_s > 0
+        half = duration(stage.half_s) if known else "unknown"
+        longest = duration(stage.longest_s) if known else "unknown"
+        note = "; ".join(filter(None, (stage.note, in_store.notes.get(stage.stage))))
+        line = f"{stage.stage:<13}{half:>13}{longest:>13}{gib(stage.disk_bytes):>12}  {note}"
+        lines.append(line.rstrip())
+    to_run = [stage for stage in stages if stage.stage not in in_store.stages]
+    half, longest = sum(s.half_s for s in to_run), sum(s.longest_s for s in to_run)
+    disk = sum(s.disk_bytes for s in to_run)
+    total = "to run" if in_store.stages else "all"
+    lines.append(f"{total:<13}{duration(half):>13}{duration(longest):>13}{gib(disk):>12}")
+    return [*lines, f"store: {store}, {room}", *_unread(in_store)]
+
+
+def store_lines(in_store: InStore) -> list[str]:
+    """Return what the store holds of a run whose times are not known."""
+    lines = [f"{stage}: in the store" for stage in sorted(in_store.stages)]
+    lines += [f"{stage}: {note}" for stage, note in in_store.notes.items()]
+    return lines + _unread(in_store)
+
+
+def _unread(in_store: InStore) -> list[str]:
+    if not in_store.unread:
+        return []
+    return [f"not known what it holds, so every stage is counted: {in_store.unread}"]
+
+
+def assumption_lines(rates: Rates) -> list[str]:
+    """Return the assumptions behind the times."""
+    return [
+        "Times are computed from ASSUMED speeds and are not guaranteed; the run prints the measured"
+        " ones.",
+        f"device class: {rates.device} ({rates.source})",
+        f"learner: {rates.learner_flops / 1e9:,.0f} GFLOP/s per rank; 2 FLOPs per parameter and"
+        " token forward, 6 with backward; one forward each for old log-probs (and for the update's"
+        " own), the reference, the critic's values and the reward model's scores",
+        f"sampler: seconds per token and engine = 1 / {rates.sampler_tokens_per_s:,.0f} +"
+        f" parameters / {rates.sampler_parameter_tokens_per_s:.1e}",
+        f"each of sft, rl and evaluate spends {rates.start_s:.0f} s on starting its workers",
+        "half lengths: prompts and responses half as long as allowed; all longest: the upper bound,"
+        " also for disk and memory",
+        "disk: zstd Parquet at 11.5 bytes per sampled token, 4 more with a reference, 4 more per"
+        " epoch with old log-probs of the update's own and 12 more with a critic; checkpoints of"
+        " weights plus 12 bytes per parameter and model, keep_last + keep_best + the one being"
+        " written",
+    ]
+
+
+def _count(value: int | None) -> str:
+    return "an unknown number of" if value is None else f"{value:,}"

@@ -1,1 +1,0 @@
-"""What must hold before a run: what its user gave (functions, data, a model), and room for it."""

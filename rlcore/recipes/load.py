@@ -1,0 +1,252 @@
+"""From a YAML file and dotted overrides to a validated ``Recipe``; each error in one sentence."""
+
+import glob
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rlcore.recipes.errors import sentences
+from rlcore.recipes.redaction import check_recipe
+from rlcore.recipes.text import LONGEST, read_yaml
+from rlcore.store.bounded import read_text
+from schemas.errors import UserError, did_you_mean
+from schemas.names import is_file, split_function
+from schemas.presets import DISPLACES, overlay
+from schemas.recipe import Recipe
+
+
+def load_recipe(
+    name: str, overrides: Mapping[str, Any] | None = None, *, directory: Path
+) -> Recipe:
+    """Return the recipe ``name`` of ``directory`` (or the YAML file at the path ``name``).
+
+    A file with ``extends: other`` holds only what differs from the recipe ``other`` of its folder;
+    with ``extends: [one, two]``, the values of ``two`` override those of ``one``. A recipe without
+    ``name`` is called after its file. ``overrides``
+    maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number indexes a list.
+    Raises UserError with a line per error: dotted path, value, rule and remedy.
+    """
+    return resolve_recipe(name, read_tree(name, directory), overrides)
+
+
+def resolve_recipe(
+    name: str, tree: dict[str, Any], overrides: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Return the recipe that ``tree`` holds once the dotted ``overrides`` are set in it.
+
+    ``name`` is its name in errors. Raises UserError with a line per error: dotted path, value, rule
+    and remedy.
+    """
+    misplaced: list[str] = []
+    for path, value in (overrides or {}).items():
+        try:
+            set_key(tree, path, value)
+        except UserError as error:
+            misplaced.append(str(error))
+    check_recipe(name, tree)
+    try:
+        recipe = Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise UserError("\n".join([*misplaced, *sentences(name, error)])) from None
+    if misplaced:
+        raise UserError("\n".join(misplaced))
+    return recipe
+
+
+def recipe_names(directory: Path) -> list[str]:
+    """Return the names of the recipes in ``directory``, sorted, without files such as
+    ``_base.yaml``."""
+    return sorted(path.stem for path in directory.glob("[!_]*.yaml"))
+
+
+def sampling_code(recipe: Recipe) -> list[str]:
+    """Return what a stage that samples and scores imports as 'package.module:name': rewards and
+    the engine, which draws by its own random numbers."""
+    names = [function.name for function in recipe.reward.functions]
+    return [name for name in (*names, recipe.hardware.rollout.engine) if ":" in name]
+
+
+def user_functions(recipe: Recipe) -> list[str]:
+    """Return what the RL stage imports as 'package.module:name': also estimator and loss."""
+    algorithm = recipe.rl.algorithm
+    learnt_by = [name for name in (algorithm.advantage, algorithm.policy_loss) if ":" in name]
+    return [*sampling_code(recipe), *learnt_by]
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Return the sha256 of the resolved recipe's canonical JSON."""
+    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def with_micro_batch_tokens(recipe: Recipe, tokens: int) -> Recipe:
+    """Return ``recipe`` with learners that take at most ``tokens`` tokens per rank and pass."""
+    learner = recipe.hardware.learner.model_copy(update={"micro_batch_tokens": tokens})
+    hardware = recipe.hardware.model_copy(update={"learner": learner})
+    return recipe.model_copy(update={"hardware": hardware})
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split ``"rl.iterations=5"`` into path and value; the value is read as YAML.
+
+    Raises UserError when there is no ``=``, or the value is not YAML.
+    """
+    path, separator, value = text.partition("=")
+    if not separator or not path:
+        raise UserError(f"override {text!r} is not of the form path=value, e.g. rl.iterations=5")
+    where = f"override {path.strip()} = {value!r}"
+    return path.strip(), read_yaml(value, where, "close its brackets and quotes")
+
+
+def read_tree(
+    name: str,
+    directory: Path,
+    seen: tuple[str, ...] = (),
+    own: Callable[[Path, dict[str, Any]], dict[str, Any]] = lambda path, tree: tree,
+) -> dict[str, Any]:
+    """Return what the file of recipe ``name`` and those it extends set, before any validation.
+
+    ``seen``: the files that led here. ``own`` is given each file's own tree, base first, and
+    returns what stands for it. Raises UserError as ``load_recipe`` does.
+    """
+    is_path = name.endswith((".yaml", ".yml"))
+    path = Path(name) if is_path else directory / f"{name}.yaml"
+    if not path.is_file():
+        if is_path:
+            raise UserError(f"recipe file '{name}' does not exist; give the path of a YAML file")
+        names = recipe_names(directory)
+        raise UserError(
+            f"recipe '{name}' is not one of {', '.join(names)}{did_you_mean(name, names)};"
+            " give one of these names or the path of a YAML file"
+        )
+    tree = read_yaml(read_text(path, at_most=LONGEST), f"recipe file '{path}'")
+    if not isinstance(tree, dict):
+        held = "nothing" if tree is None else type(tree).__name__
+        raise UserError(f"recipe file '{path}' holds {held}, not sections; write name, model, ...")
+    merged: dict[str, Any] = {}
+    for base in _names(tree.pop("extends", []), path):
+        if path.stem in (*seen, base):
+            raise UserError(f"recipe file '{path}' extends '{base}', which leads back to itself")
+        folder = _folder_of(base, path, directory)
+        merged = overlay(merged, read_tree(base, folder, (*seen, path.stem), own))
+    if is_path:
+        _anchor(tree, path.parent)
+    if not seen:  # a recipe is not called after the one that it extends
+        tree.setdefault("name", re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-"))
+    return overlay(merged, own(path, tree))
+
+
+def _names(bases: Any, path: Path) -> list[str]:
+    """Return what the file ``path`` extends, as a list of names."""
+    names = [bases] if isinstance(bases, str) else bases
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(
+            f"recipe file '{path}': extends = {bases!r} is neither the name of a recipe nor a list"
+            " of names; name recipes, or leave extends out"
+        )
+    return names
+
+
+def _folder_of(base: str, path: Path, directory: Path) -> Path:
+    """Return the folder of the recipe ``base`` that the file ``path`` extends: the file's own, else
+    ``directory``. Raises UserError where it is in neither."""
+    for folder in (path.parent, directory):
+        if (folder / f"{base}.yaml").is_file():
+            return folder
+    names = recipe_names(directory)
+    raise UserError(
+        f"recipe file '{path}' extends '{base}', and there is no {base}.yaml in '{path.parent}' nor"
+        f" among {', '.join(names)}{did_you_mean(base, names)}; name a recipe of one of the two"
+    )
+
+
+def _anchor(tree: dict[str, Any], folder: Path) -> None:
+    """Make the relative paths that a recipe file sets those of files in its ``folder``.
+
+    A path that exists only where the command was started stays, and so does a model that is no
+    directory in ``folder``: it may be one of the hub.
+    """
+    sections = [_at(tree, *keys) for keys in (("rl", "ptx"), ("reward_model", "preferences"))]
+    sources = _at(tree, "data", "sources")
+    for section in (*sections, *(sources if isinstance(sources, list) else ())):
+        given = section.get("path") if isinstance(section, dict) else None
+        if isinstance(given, str) and _is_relative(given) and not _only_here(given, folder):
+            section["path"] = str(folder / given)
+    functions = _at(tree, "reward", "functions")
+    named = [(each, "name") for each in (functions if isinstance(functions, list) else ())]
+    named += [(_at(tree, "environment"), "name"), (_at(tree, "hardware", "rollout"), "engine")]
+    named += [(_at(tree, "rl", "algorithm"), key) for key in ("advantage", "policy_loss")]
+    for section, key in named:
+        given = section.get(key) if isinstance(section, dict) else None
+        if isinstance(given, str) and _is_file_beside(split_function(given)[0], folder):
+            section[key] = str(folder / given)
+    command = _at(tree, "environment", "command")
+    for index, word in enumerate(command if isinstance(command, list) else ()):
+        if isinstance(word, str) and _is_file_beside(word, folder):
+            command[index] = str(folder / word)
+    model = _at(tree, "model")
+    given = model.get("path") if isinstance(model, dict) else None
+    if isinstance(given, str) and _is_relative(given) and (folder / given).is_dir():
+        model["path"] = str(folder / given)
+
+
+def _at(tree: Any, *keys: str) -> Any:
+    """Return the value below ``keys``; None where there is none."""
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
+def _is_file_beside(file: str, folder: Path) -> bool:
+    return is_file(file) and _is_relative(file) and not _only_here(file, folder)
+
+
+def _is_relative(path: str) -> bool:
+    return "://" not in path and not path.startswith(("/", "~"))
+
+
+def _only_here(path: str, folder: Path) -> bool:
+    return _is_there(Path(path)) and not _is_there(folder / path)
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is such a file, or one that the pattern matches."""
+    return path.exists() or bool(glob.glob(str(path), recursive=True))
+
+
+def set_key(tree: Any, path: str, value: Any) -> None:
+    """Assign ``value`` at the dotted ``path``, creating missing sections."""
+    *parents, last = path.split(".")
+    node = tree
+    for depth, part in enumerate(parents):
+        here = ".".join(parents[: depth + 1])
+        if isinstance(node, list):
+            node = node[_index(node, part, path)]
+        else:
+            if node.get(part) is None:
+                node[part] = {}
+            node = node[part]
+        if not isinstance(node, dict | list):
+            raise UserError(
+                f"override '{path}': '{here}' is the value {node!r}, not a section;"
+                f" override '{here}' itself"
+            )
+    if isinstance(node, list):
+        node[_index(node, last, path)] = value
+    else:
+        node.pop(DISPLACES.get(last), None)
+        node[last] = value
+
+
+def _index(items: list[Any], part: str, path: str) -> int:
+    if not part.isdigit() or int(part) >= len(items):
+        raise UserError(
+            f"override '{path}': '{part}' must be an index from 0 to {len(items) - 1},"
+            " since the recipe has a list there"
+        )
+    return int(part)

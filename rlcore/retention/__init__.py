@@ -1,1 +1,0 @@
-"""What a store keeps: roots, what they need, and the removal of the rest."""

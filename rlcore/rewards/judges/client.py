@@ -1,0 +1,287 @@
+"""Asks a judge over HTTP: within its limits, again where that can help, and paid for once.
+
+Each turn is a lock on one byte of a file: killed workers leave nothing behind.
+"""
+
+import asyncio
+import fcntl
+import os
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any
+
+import openai
+from openai.types.chat import ChatCompletion
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
+from rlcore.rewards.judges.cache import JudgeCache
+from rlcore.rewards.judges.question import Question, verdict_lines
+from schemas.errors import UserError
+from schemas.judges import Judge
+
+_LOOK_S = 0.02
+_QUESTIONS = 2**20  # bytes from here on stand for questions, those before for requests under way
+
+
+class Locks:
+    """The turns that share the file ``path``. Locks of one process do not exclude each other, so
+    only one object per file and process may be in use."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, making it and its folder where there is none."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._taken: set[int] = set()
+
+    def close(self) -> None:
+        """End all turns of this process."""
+        os.close(self._file)
+
+    @asynccontextmanager
+    async def slot(self, count: int) -> AsyncIterator[None]:
+        """Wait for one of ``count`` turns that all processes share, and hold it."""
+        async with self._turn(range(count)):
+            yield
+
+    @asynccontextmanager
+    async def question(self, digest: str) -> AsyncIterator[None]:
+        """Wait until no other process asks the question of ``digest`` (hex), and keep others from
+        asking it."""
+        async with self._turn(range(offset := _QUESTIONS + int(digest[:14], 16), offset + 1)):
+            yield
+
+    @asynccontextmanager
+    async def _turn(self, offsets: range) -> AsyncIterator[None]:
+        while (offset := self._take(offsets)) is None:
+            await asyncio.sleep(_LOOK_S)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, offset)
+            self._taken.discard(offset)
+
+    def _take(self, offsets: range) -> int | None:
+        for offset in offsets:
+            if offset in self._taken:
+                continue
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
+            except (BlockingIOError, PermissionError):  # another process has it
+                continue
+            self._taken.add(offset)
+            return offset
+        return None
+
+
+LONGEST_WAIT_S = 300.0  # a server that asks for more is not waited for
+_BACKOFF = wait_random_exponential(multiplier=0.5, max=30.0)
+_AGAIN = (408, 409, 429)  # besides 5xx
+_ACCOUNT = "OPENAI_"  # variables of an account that need not be the judge's
+_KEPT_CHARACTERS = 20_000  # of an answer: its end, where the verdict is
+_SHOWN_CHARACTERS = 300  # of an error
+
+
+class NoAnswer(Exception):
+    """The judge gave no answer; the message says why."""
+
+
+class CallsSpent(UserError):
+    """A run has made as many calls as its recipe allows."""
+
+
+@dataclass
+class JudgeClient:
+    """One judge under its limits, for one event loop.
+
+    ``run`` stands for the run whose calls are counted; ``key`` is the API key, None where the
+    server needs none. Use as an async context manager.
+    """
+
+    name: str
+    judge: Judge
+    cache: JudgeCache
+    locks: Locks
+    run: str
+    key: str | None = field(repr=False)
+
+    def __post_init__(self) -> None:
+        limits = self.judge.limits
+        self._slots = asyncio.Semaphore(limits.concurrency)
+        self._sending: set[asyncio.Task[Any] | None] = set()
+        self._stopped = False
+        self._closed_until = 0.0  # monotonic: the server asked everyone to wait
+        with _without_account():
+            self._client = openai.AsyncOpenAI(
+                base_url=self.judge.url,
+                api_key=self.key or "none",  # the library refuses an empty one
+                max_retries=0,
+                timeout=limits.timeout_s,
+            )
+
+    async def __aenter__(self) -> "JudgeClient":
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._client.close()
+
+    def stop(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Send nothing more: of ``tasks``, which ask, those are cancelled that wait for no answer.
+        What is under way may be charged for, so its answer is awaited and kept."""
+        self._stopped = True
+        for task in tasks:
+            if task not in self._sending and task is not asyncio.current_task():
+                task.cancel()
+
+    async def ask(self, question: Question) -> str:
+        """Return the answer to ``question``, from the cache where another worker has asked it.
+
+        Raises NoAnswer when the server gives none, CallsSpent when the run may make no further
+        call.
+        """
+        async with self._slots, self.locks.question(question.digest):
+            if kept := self.cache.find([question.digest]):
+                return kept[question.digest]
+            attempts = AsyncRetrying(
+                stop=stop_after_attempt(self.judge.limits.retries + 1),
+                wait=_wait_s,
+                retry=retry_if_exception(lambda error: not self._stopped and _may_help(error)),
+                reraise=True,
+            )
+            try:
+                answer = await attempts(self._attempt, question)
+            except (openai.OpenAIError, TimeoutError, ValueError) as error:
+                if isinstance(error, CallsSpent):
+                    raise
+                tries = attempts.statistics.get("attempt_number", 1)
+                raise NoAnswer(self._without_key(self._failure(error, tries))) from None
+            self.cache.keep([(question.digest, answer)])
+            return answer
+
+    async def _attempt(self, question: Question) -> str:
+        """Send one request when the limits allow it; return the text of its answer."""
+        limits = self.judge.limits
+        async with self.locks.slot(limits.concurrency):
+            await self._until_open()
+            if limits.requests_per_minute is not None:
+                while wait_s := self.cache.send(self.name, per_minute=limits.requests_per_minute):
+                    await asyncio.sleep(wait_s)
+            if not self.cache.reserve(self.run, self.name, most=self.judge.max_calls):
+                raise CallsSpent(
+                    f"judges.{self.name}.max_calls = {self.judge.max_calls} is reached, and there"
+                    " are rows to judge; raise it and rerun, which asks no answered question again"
+                )
+            self._sending.add(asyncio.current_task())
+            try:
+                async with asyncio.timeout(limits.timeout_s):
+                    completion = await self._send(question)
+            except openai.APIStatusError as error:
+                self.cache.release(self.run, self.name)
+                self._closed_until = max(
+                    self._closed_until, time.monotonic() + min(_asked_s(error), LONGEST_WAIT_S)
+                )
+                raise
+            except openai.APIConnectionError as error:
+                # Nothing was sent. Which HTTP library has this error is the client's own matter.
+                if type(error.__cause__).__name__ == "ConnectError":
+                    self.cache.release(self.run, self.name)
+                raise
+            finally:
+                self._sending.discard(asyncio.current_task())
+        return self._without_key(_text_of(completion))
+
+    async def _send(self, question: Question) -> Any:
+        extra: Mapping[str, Any] = {}
+        if self.judge.constrained:
+            lines = verdict_lines(self.judge, question)
+            extra = {"structured_outputs": {"choice": lines}}
+        return await self._client.chat.completions.create(
+            model=self.judge.model,
+            messages=[{"role": "user", "content": question.text}],
+            temperature=0.0,
+            max_tokens=self.judge.max_tokens,
+            extra_body=extra,
+        )
+
+    async def _until_open(self) -> None:
+        while (left_s := self._closed_until - time.monotonic()) > 0:
+            await asyncio.sleep(left_s)
+
+    def _failure(self, error: BaseException, tries: int) -> str:
+        name, limit = f"judge {self.name!r}", self.judge.limits.timeout_s
+        times = f" in each of {tries} attempts" if tries > 1 else ""
+        if isinstance(error, TimeoutError | openai.APITimeoutError):
+            return f"{name} did not answer within {limit:g} s{times}"
+        if isinstance(error, openai.APIStatusError):
+            text = f"{name} answered with status {error.status_code}{times}: {error.message}"
+            if (asked_s := _asked_s(error)) > LONGEST_WAIT_S:
+                text = f"{name} asks to wait {asked_s:.0f} s (status {error.status_code})"
+            return text[:_SHOWN_CHARACTERS]
+        if isinstance(error, openai.APIConnectionError):
+            cause = error.__cause__ or error
+            return f"no connection to {name}{times}: {type(cause).__name__}: {cause}"
+        return f"{name} answered with no chat completion: {error}"[:_SHOWN_CHARACTERS]
+
+    def _without_key(self, text: str) -> str:
+        """Return ``text``, which the server wrote and a store will hold, without the key."""
+        return text.replace(self.key, "[key]") if self.key else text
+
+
+@contextmanager
+def _without_account() -> Iterator[None]:
+    """Hide the library's own variables, which it would send as headers to any URL."""
+    hidden = {name: os.environ.pop(name) for name in tuple(os.environ) if name.startswith(_ACCOUNT)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def _text_of(completion: Any) -> str:
+    """Return the text of an answer. Raises ValueError for what is no chat completion."""
+    if not isinstance(completion, ChatCompletion):
+        raise ValueError(repr(completion)[:_SHOWN_CHARACTERS])
+    # The library does not validate what it parses.
+    choices: Any = completion.choices
+    first = choices[0] if isinstance(choices, list) and choices else None
+    text = getattr(getattr(first, "message", None), "content", None)
+    if not isinstance(text, str):
+        raise ValueError("there is no text in it")
+    return text.encode("utf-8", "replace").decode()[-_KEPT_CHARACTERS:]
+
+
+def _may_help(error: BaseException) -> bool:
+    """Return whether to ask again after ``error``."""
+    if isinstance(error, openai.APIStatusError):
+        again = error.status_code in _AGAIN or error.status_code >= 500
+        return again and _asked_s(error) <= LONGEST_WAIT_S
+    return isinstance(error, TimeoutError | openai.APIConnectionError)
+
+
+def _wait_s(state: RetryCallState) -> float:
+    """Return the seconds until the next attempt: what the server asked for, else growing ones."""
+    error = state.outcome.exception() if state.outcome else None
+    asked_s = _asked_s(error) if isinstance(error, openai.APIStatusError) else 0.0
+    return asked_s or _BACKOFF(state)
+
+
+def _asked_s(error: openai.APIStatusError) -> float:
+    """Return the seconds of a Retry-After header, a number or a date; 0 without a sensible one."""
+    text = error.response.headers.get("retry-after", "").strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (TypeError, ValueError, OverflowError):
+            return 0.0
+    return max(0.0, seconds) if seconds == seconds else 0.0

@@ -1,0 +1,121 @@
+"""The workers of one RL run: what the algorithm needs and nothing else."""
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlcore.engines.pool import EnginePool
+from rlcore.envs.pool import EnvironmentPool
+from rlcore.learner.checkpoints import Learners
+from rlcore.learner.pool import LearnerPool
+from rlcore.results.metrics import whole_gpus
+from rlcore.rewards.types import Scorers
+from rlcore.rl.workers import Workers
+from schemas.names import REWARD_MODEL
+from schemas.recipe import Recipe
+from schemas.rl import RLSection
+
+
+@dataclass(frozen=True, slots=True)
+class RLWorkers:
+    """The long-lived workers of one RL run; ``reference`` only when the KL term is on, ``critic``
+    only when the estimator reads values. ``gpus``: that learners and engines hold together, 1
+    without any. ``side_by_side``: the learners score, and train, at the same time
+    (``have_own_places``)."""
+
+    learner: LearnerPool
+    engines: EnginePool
+    rewards: Scorers
+    reference: LearnerPool | None = None
+    critic: LearnerPool | None = None
+    environments: EnvironmentPool | None = None
+    gpus: int = 1
+    side_by_side: bool = False
+
+    @property
+    def trained(self) -> Learners:
+        """What a checkpoint holds."""
+        actor = {"actor": self.learner}
+        return actor if self.critic is None else {**actor, "critic": self.critic}
+
+    def peaks(self) -> dict[str, float | None]:
+        """Return per trained role the FLOP/s that its ranks can reach together, None where that is
+        not known."""
+        return {role: learner.peak_flops() for role, learner in self.trained.items()}
+
+
+def start_workers(
+    rl: RLSection,
+    workers: Workers,
+    policy: Path,
+    stack: ExitStack,
+    *,
+    reward_model: Path | None = None,
+    rewards: Scorers | None = None,
+) -> RLWorkers:
+    """Return the workers that train ``policy``; ``stack`` stops its learners, the engines live on.
+
+    All of it starts side by side. The engines are waited for; each learner's first call waits for
+    that learner.
+
+    ``reward_model``: the trained model's directory, where the recipe has one. ``rewards``: what
+    scores instead of the recipe's reward functions.
+    """
+    kl = rl.algorithm.kl
+
+    def stopped_in_the_end(learner: LearnerPool) -> LearnerPool:
+        stack.callback(learner.stop)
+        return learner
+
+    exact = kl.uses_reference and kl.estimator == "full"
+    learner = stopped_in_the_end(
+        workers.learner(
+            policy,
+            rl.update.optimizer,
+            name="learner",
+            reference_dir=policy if exact else None,
+        )
+    )
+    reference = critic = None
+    if kl.uses_reference and not exact:
+        reference = stopped_in_the_end(workers.reference(policy))
+    if rl.critic is not None:
+        start = reward_model if rl.critic.init == REWARD_MODEL else policy
+        assert start is not None, "the recipe trains the reward model that the critic starts from"
+        critic = stopped_in_the_end(
+            workers.learner(start, rl.critic.optimizer, name="critic", head="value")
+        )
+    engines = workers.engines(policy)
+    shares = sum(pool.gpus for pool in (learner, reference, critic, engines) if pool is not None)
+    return RLWorkers(
+        learner=learner,
+        engines=engines,
+        rewards=workers.rewards(reward_model) if rewards is None else rewards,
+        reference=reference,
+        critic=critic,
+        environments=workers.environments(),
+        gpus=whole_gpus(min(shares, workers.cluster.num_gpus())),
+        side_by_side=have_own_places(
+            workers.recipe,
+            workers.device,
+            reference=reference is not None,
+            critic=critic is not None,
+        ),
+    )
+
+
+def have_own_places(recipe: Recipe, device: str, *, reference: bool, critic: bool) -> bool:
+    """Return whether the ranks of policy, ``reference`` and ``critic`` each have a GPU, or cores,
+    of their own. On fewer they would take from each other: of GPUs the memory, of cores the time.
+
+    Cores are counted on this machine; of those of a cluster that is joined nothing is known here.
+    """
+    hardware = recipe.hardware
+    if hardware.cluster != "ray" or not (reference or critic):
+        return False
+    if device == "cuda":
+        return hardware.learner.gpus_per_rank >= 1
+    ranks = hardware.learner.ranks * (1 + critic) + reference
+    cores = len(os.sched_getaffinity(0))
+    return hardware.ray_address is None and ranks * hardware.learner.threads <= cores

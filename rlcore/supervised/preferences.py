@@ -1,0 +1,275 @@
+"""The Preferences table: responses of one prompt with their ranks, 1 the best, ties allowed; and
+those sampled from the policy, ranked by the verifier."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from rlcore.algorithms.seeds import stream_seed
+from rlcore.engines.types import Sampling
+from rlcore.models.chat import Message, Refused, encode_demonstrations
+from rlcore.models.packing import Sequences
+from rlcore.models.ragged import from_arrays, to_arrays
+from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.unscored import check_unscored
+from rlcore.rollout.episodes import Engines, collect, in_order, score
+from rlcore.rollout.trajectories import Request, Trajectory, joined
+from schemas.errors import UserError
+from schemas.outcomes import LEVELS, Outcome
+from schemas.reward_model import SampledPreferences
+from schemas.rl import RewardSection
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
+
+
+RANKS = {level: rank for rank, level in enumerate(LEVELS, start=1)}  # a verifier's ranking
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One response to ``prompt`` as text: a row of the table before tokenisation."""
+
+    uid: str
+    split: str
+    data_source: str
+    sample: int
+    prompt: list[Message]
+    response: str
+    rank: int
+    level: str | None = None
+    verdicts: str | None = None  # of judges, as JSON
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """``table``: the Preferences contract. ``left_out``: responses that are not in it, by
+    reason."""
+
+    table: pl.DataFrame
+    left_out: dict[str, int]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Prompts and responses per split, responses per level, and what was left out, by name."""
+        splits = self.table.group_by("split", maintain_order=True).agg(
+            prompts=pl.col("uid").n_unique(), responses=pl.len()
+        )
+        counts = {}
+        for split, prompts, responses in splits.iter_rows():
+            counts |= {f"{split}/prompts": prompts, f"{split}/responses": responses}
+        levels = self.table.drop_nulls("level").group_by("level").len().sort("level")
+        counts |= dict(levels.iter_rows())
+        return counts | {f"left_out/{reason}": n for reason, n in self.left_out.items()}
+
+
+def encode(rows: Sequence[Ranked], tokenizer: "ChatTokenizer") -> Preferences:
+    """Tokenise ``rows`` by the chat template, as prompts and demonstrations are.
+
+    Rows that the template refuses are left out and counted by reason. Raises ``UserError`` where
+    ``encode_demonstrations`` does.
+    """
+    chats = [[*row.prompt, {"role": "assistant", "content": row.response}] for row in rows]
+    encoded = encode_demonstrations(tokenizer, chats)
+    left_out = Counter(tokens.reason for tokens in encoded if isinstance(tokens, Refused))
+    kept = [
+        (row, tokens)
+        for row, tokens in zip(rows, encoded, strict=True)
+        if not isinstance(tokens, Refused)
+    ]
+    # the last turn's tokens are the last run of the mask, EOS included
+    prompt_tokens = [len(t.loss_mask) - t.loss_mask[::-1].index(False) for _, t in kept]
+    table = preferences_table(
+        [row for row, _ in kept], [tokens.token_ids for _, tokens in kept], prompt_tokens
+    )
+    return Preferences(table, dict(left_out))
+
+
+def preferences_table(
+    rows: Sequence[Ranked], token_ids: Sequence[list[int]], prompt_tokens: Sequence[int]
+) -> pl.DataFrame:
+    """Return the table of ``rows`` with the tokens given for each."""
+    return pl.DataFrame(
+        {
+            "uid": pl.Series([row.uid for row in rows], dtype=pl.String),
+            "split": pl.Series([row.split for row in rows], dtype=pl.String),
+            "data_source": pl.Series([row.data_source for row in rows], dtype=pl.String),
+            "sample": pl.Series([row.sample for row in rows], dtype=pl.Int32),
+            "token_ids": from_arrays("token_ids", token_ids, pl.Int32),
+            "prompt_tokens": pl.Series(list(prompt_tokens), dtype=pl.Int32),
+            "response": pl.Series([row.response for row in rows], dtype=pl.String),
+            "rank": pl.Series([row.rank for row in rows], dtype=pl.Int32),
+            "level": pl.Series([row.level for row in rows], dtype=pl.String),
+            "verdicts": pl.Series([row.verdicts for row in rows], dtype=pl.String),
+        }
+    )
+
+
+def fit(preferences: Preferences, max_tokens: int) -> Preferences:
+    """Leave out responses of more than ``max_tokens``, prompt included."""
+    fits = pl.col("token_ids").list.len() <= max_tokens
+    table = preferences.table.filter(fits)
+    long = preferences.table.height - table.height
+    return Preferences(table, preferences.left_out | ({"too_long": long} if long else {}))
+
+
+def check_pairs(table: pl.DataFrame) -> None:
+    """Raise ``UserError`` when a split has no two responses of unequal rank to one prompt."""
+    for split in ("train", "validation"):
+        rows = table.filter(pl.col("split") == split)
+        if not comparable(rows).any():
+            found = rows.group_by("level").len().sort("level").rows()
+            raise UserError(
+                f"reward_model.preferences give {rows.height} responses to {split} prompts and no"
+                f" prompt with two of unequal rank ({dict(found)}); take more prompts, a weaker"
+                " policy, or other preferences"
+            )
+
+
+def comparable(table: pl.DataFrame) -> pl.Series:
+    """Return a mask of the rows whose prompt has responses of unequal rank."""
+    return table.select(pl.col("rank").n_unique().over("uid") > 1).to_series()
+
+
+def preference_sequences(table: pl.DataFrame) -> Sequences:
+    """Return the rows as sequences without loss mask: a reward model is read at the last token."""
+    token_ids = to_arrays(table["token_ids"])
+    return Sequences(
+        token_ids=token_ids,
+        loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
+    )
+
+
+Scorer = Callable[[list[RewardRow]], list[Reward]]
+
+
+def sample_preferences(
+    section: SampledPreferences,
+    prompts: pl.DataFrame,
+    *,
+    seed: int,
+    engines: Engines,
+    tokenizer: Any,
+    stop_ids: tuple[int, ...],
+    scorer: Scorer,
+    reward: RewardSection,
+) -> Preferences:
+    """Return K responses to each chosen prompt of splits train and validation, as sampled.
+
+    ``stop_ids``: what ends a turn (``models.stops``), besides ``section.stop``. Which prompts, K
+    and each response's seed are functions of (seed, uid, sample). Responses that the engine aborted
+    or that could not be scored are left out, and counted. Raises ``UserError`` when a split has no
+    prompts or no function checked correctness, RewardFailureError when more responses have no
+    verdict than ``reward`` allows.
+    """
+    chosen = [
+        *choose_prompts(prompts, "train", section.prompts, seed),
+        *choose_prompts(prompts, "validation", section.validation_prompts, seed),
+    ]
+    requests = [
+        Request(
+            f"{prompt['uid']}-{sample:02d}",
+            prompt,
+            sample,
+            stream_seed(seed, "preferences", prompt["uid"], sample),
+        )
+        for prompt in chosen
+        for sample in range(num_responses(section, prompt["uid"], seed))
+    ]
+    sampling = Sampling(
+        temperature=section.temperature,
+        max_new_tokens=section.max_new_tokens,
+        stop_token_ids=stop_ids,
+        stop=section.stop,
+    )
+    trajectories = in_order(requests, collect(requests, sampling, engines, tokenizer))
+    levels = _levels(rewards := score(trajectories, scorer), reward)
+    ranked, token_ids, prompt_tokens = [], [], []
+    for trajectory, level, scored in zip(trajectories, levels, rewards, strict=True):
+        prompt = trajectory.request.prompt
+        if level not in RANKS:
+            continue
+        ranked.append(_ranked(trajectory, level, scored))
+        token_ids.append(joined([trajectory]).token_ids.tolist())
+        prompt_tokens.append(len(prompt["prompt_ids"]))
+    left_out = Counter(level for level in levels if level not in RANKS)
+    return Preferences(preferences_table(ranked, token_ids, prompt_tokens), dict(left_out))
+
+
+def _ranked(trajectory: Trajectory, level: str, scored: Reward) -> Ranked:
+    prompt = trajectory.request.prompt
+    return Ranked(
+        uid=prompt["uid"],
+        split=prompt["split"],
+        data_source=prompt["data_source"],
+        sample=trajectory.request.sample,
+        prompt=prompt["prompt"],
+        response=trajectory.text,
+        rank=RANKS[level],
+        level=level,
+        verdicts=scored.verdicts_json,
+    )
+
+
+def num_responses(section: SampledPreferences, uid: str, seed: int) -> int:
+    """Return K of a prompt, uniform over min_responses..max_responses."""
+    choices = section.max_responses - section.min_responses + 1
+    return section.min_responses + stream_seed(seed, "preferences-k", uid) % choices
+
+
+def choose_prompts(prompts: pl.DataFrame, split: str, count: int, seed: int) -> list[dict]:
+    """Return at most ``count`` prompts of ``split`` as dicts, drawn by (seed, uid).
+
+    Raises ``UserError`` when there is none.
+    """
+    rows = prompts.filter(pl.col("split") == split)
+    if rows.is_empty():
+        raise UserError(
+            f"reward_model.preferences of kind 'samples' need {split} prompts and the dataset has"
+            " none; set data.validation_fraction or add a source of that split"
+        )
+    order = pl.Series("order", [stream_seed(seed, "preferences", uid) for uid in rows["uid"]])
+    chosen = rows.with_columns(order).sort("order").drop("order").head(count)
+    return list(chosen.iter_rows(named=True))
+
+
+def level_of(reward: Reward) -> str:
+    """Return the level that follows from a verdict, or why there is none: "aborted", "unscorable",
+    "unjudged"."""
+    if reward.outcome == Outcome.ABORTED:
+        return "aborted"
+    if reward.correct is None:
+        return "unscorable" if _failure(reward) else "unjudged"
+    if reward.correct:
+        return "correct"
+    return "malformed" if reward.outcome == Outcome.NO_ANSWER else "wrong"
+
+
+def _failure(reward: Reward) -> tuple[str, str] | None:
+    """Return outcome and detail of a response without a verdict. Ranking needs verdicts, so here
+    the failure of a function of weight 0 counts too."""
+    if reward.score is None:
+        return reward.outcome, reward.detail
+    if reward.correct is None and reward.failures:
+        failure = next(iter(reward.failures.values()))
+        return failure.outcome, failure.detail
+    return None
+
+
+def _levels(rewards: Sequence[Reward], section: RewardSection) -> list[str]:
+    """Return each response's level, or why it has none."""
+    levels = [level_of(reward) for reward in rewards]
+    failures = [_failure(reward) or (Outcome.OK, "") for reward in rewards]
+    check_unscored(failures, section, rows="sampled responses")
+    unjudged = levels.count("unjudged")
+    if unjudged:
+        raise UserError(
+            f"reward.functions do not judge the correctness of {unjudged} of {len(levels)} sampled"
+            " responses, by which reward_model.preferences of kind 'samples' rank them; add a"
+            " function that does, of weight 0 if it is not to be trained on"
+        )
+    return levels

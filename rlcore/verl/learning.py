@@ -1,0 +1,303 @@
+"""Settings of verl that together define the algorithm: estimator, loss, KL, filter, optimizers."""
+
+from typing import Any
+
+from rlcore.verl.batches import iteration_steps
+from rlcore.verl.episodes import lengths
+from rlcore.verl.settings import ACTOR, MODEL, ROLLOUT, Run
+from schemas.algorithm import ADVANTAGES
+from schemas.errors import UserError
+from schemas.presets import PRESETS
+
+OPTIMIZERS = {f"{ACTOR}.optim": "rl.update.optimizer", "critic.optim": "rl.critic.optimizer"}
+ESTIMATORS = {
+    "gae": "gae",
+    "grpo": "grpo",
+    "grpo_vectorized": "grpo",
+    "rloo": "rloo",
+    "rloo_vectorized": "rloo",
+    "remax": "remax",
+    "reinforce_plus_plus": "reinforce++",
+    "reinforce_plus_plus_baseline": "reinforce++-baseline",
+}
+LOSS_MODES = ("vanilla", "gspo", "cispo")
+AGGREGATIONS = (
+    *("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
+)
+KL_ESTIMATORS = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+    "full": "full",
+    "k1+": "k1+",
+    "k3+": "k3+",
+}
+FILTER_METRICS = {"acc": "accuracy", "seq_reward": "score", "seq_final_reward": "final_score"}
+
+
+def estimator(run: Run) -> str:
+    """Return our name of the advantage estimator; verl's default is gae."""
+    return run.choice("algorithm.adv_estimator", ESTIMATORS, "gae")
+
+
+def preset(run: Run) -> str:
+    """Return the closest preset; the recipe lists the settings in which verl differs."""
+    if run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla") == "gspo":
+        return "gspo"
+    near = {"gae": "ppo", "grpo": "grpo", "remax": "remax"}
+    return near.get(estimator(run), "rloo")
+
+
+def filters(run: Run) -> bool:
+    """Return whether groups without a signal are filtered out."""
+    return run.flag("algorithm.filter_groups.enable")
+
+
+def advantage(run: Run) -> dict[str, Any]:
+    """Estimator, policy loss and aggregation. verl's default: token-mean over the mini-batch."""
+    name, base = estimator(run), preset(run)
+    if "algorithm.adv_estimator" not in run.values:
+        run.note("algorithm.adv_estimator is not set: gae, verl's default (PPO with a critic)")
+    ours: dict[str, Any] = {"rl.preset": base, "rl.algorithm.advantage": name}
+    for key, path in (("gamma", "gamma"), ("lam", "lam")):
+        reads = name == "gae" or (key == "gamma" and ADVANTAGES[name].gamma)
+        if reads:
+            ours[f"rl.algorithm.gae.{path}"] = run.number(f"algorithm.{key}", 1.0)
+        elif run.number(f"algorithm.{key}", 1.0) != 1:
+            run.note(f"algorithm.{key} is left out: {name} does not use it, nor in verl")
+    if name == "grpo":
+        ours["rl.algorithm.norm_by_std"] = run.flag("algorithm.norm_adv_by_std_in_grpo", True)
+    mode = run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla")
+    aggregation = run.choice(f"{ACTOR}.loss_agg_mode", AGGREGATIONS, "token-mean")
+    if mode == "gspo":
+        if aggregation != "seq-mean-token-mean" and run.has(f"{ACTOR}.loss_agg_mode"):
+            run.note(f"{ACTOR}.loss_agg_mode: gspo is a mean over sequences, also in verl")
+        return ours
+    if mode == "cispo":
+        ours["rl.algorithm.policy_loss"] = "cispo"
+    if not run.has(f"{ACTOR}.loss_agg_mode") and base == "grpo":
+        run.note(
+            f"{ACTOR}.loss_agg_mode is not set: token-mean, verl's default, where the GRPO paper"
+            " and our preset use seq-mean-token-mean"
+        )
+    return ours | {"rl.algorithm.aggregation": aggregation}
+
+
+def samples(run: Run) -> dict[str, Any]:
+    """Group size: rollout.n, or env.rollout.n where environments repeat the prompt."""
+    sizes = {key: run.count(key, 1) for key in (f"{ROLLOUT}.n", "env.rollout.n")}
+    asked = {key: size for key, size in sizes.items() if size != 1}
+    if len(set(asked.values())) > 1:
+        raise UserError(
+            f"{ROLLOUT}.n = {sizes[f'{ROLLOUT}.n']} and env.rollout.n = {sizes['env.rollout.n']}"
+            " both set how often a prompt is sampled; set one of them"
+        )
+    size = max(sizes.values())
+    needs = f"algorithm.adv_estimator={run.get('algorithm.adv_estimator', 'gae')}"
+    if filters(run) and not ADVANTAGES[estimator(run)].group:
+        needs = "algorithm.filter_groups.enable=True"
+    if size == 1 and (ADVANTAGES[estimator(run)].group or filters(run)):
+        if not run.excerpt or any(run.has(key) for key in sizes):
+            raise UserError(
+                f"{needs} compares the samples of a prompt and {ROLLOUT}.n is 1; set it to at"
+                " least 2"
+            )
+        size = PRESETS[preset(run)]["rollout"].get("samples", 8)
+        run.note(f"{ROLLOUT}.n is not shown: {size}, as in our preset")
+    return {"rl.rollout.samples": size}
+
+
+def clips(run: Run) -> dict[str, Any]:
+    """Clip range and dual clip c (3 in verl, on by default)."""
+    keys = {side: f"{ACTOR}.clip_ratio_{side}" for side in ("low", "high", "c")}
+    both = run.number(f"{ACTOR}.clip_ratio", 0.2)
+    if preset(run) == "gspo":
+        given = any(run.has(key) for key in (keys["low"], keys["high"], f"{ACTOR}.clip_ratio"))
+        run.note(f"{keys['c']}: verl's gspo loss reads no c; the dual clip is off")
+        if not given:
+            run.note(
+                f"{ACTOR}.clip_ratio_*: verl's .2 would never clip a sequence's ratio; the preset's"
+                " 3e-4 and 4e-4 (GSPO paper) are used"
+            )
+            return {}
+        dual = None
+    else:
+        dual = run.number(keys["c"], 3.0)
+    low = run.number(keys["low"], both)
+    if low > 1:
+        run.note(f"{keys['low']} = {low:g}: 1, as no ratio is below 0: nothing is clipped there")
+    return {
+        "rl.algorithm.clip_low": min(low, 1.0),
+        "rl.algorithm.clip_high": run.number(keys["high"], both),
+        "rl.algorithm.clip_dual": dual,
+    }
+
+
+def kl(run: Run) -> dict[str, Any]:
+    """Where the KL applies: in the loss or in the reward.
+
+    A kl_ctrl.kl_coef without either switch is read as KL in the reward: verl before 0.3 did so, and
+    verl's one-GPU example relies on it; verl 0.3 and later ignore it.
+    """
+    in_loss, switch = run.flag(f"{ACTOR}.use_kl_loss"), "algorithm.use_kl_in_reward"
+    in_reward = run.flag(switch)
+    if in_loss and in_reward:
+        raise UserError(
+            f"{ACTOR}.use_kl_loss and {switch} are both True and a recipe has one KL; set one of"
+            " them to False"
+        )
+    coefficient = "algorithm.kl_ctrl.kl_coef"
+    if not in_loss and switch not in run.values and run.number(coefficient, 0.0):
+        in_reward = True
+        run.note(
+            f"{coefficient} is set and {switch} is not: read as KL in the reward, as in verl before"
+            f" the switch existed; for no KL, set {switch}=False"
+        )
+    for key, on in ((f"{ACTOR}.kl_loss_coef", in_loss), (coefficient, in_reward)):
+        if run.number(key, 0.0) and not on:
+            run.note(f"{key} is left out: its switch is off, so verl ignores it too")
+    path = "rl.algorithm.kl"
+    if in_loss:
+        name = run.choice(f"{ACTOR}.kl_loss_type", KL_ESTIMATORS, "low_var_kl")
+        if name == "k1":
+            run.note(
+                f"{ACTOR}.kl_loss_type = {run.get(f'{ACTOR}.kl_loss_type')}: as a loss its expected"
+                " gradient is zero; set rl.algorithm.kl.estimator to k2 or k1+, which pull towards"
+                " the reference"
+            )
+        weight = run.number(f"{ACTOR}.kl_loss_coef", 0.001)
+        return {f"{path}.where": "loss", f"{path}.estimator": name, f"{path}.coef": weight}
+    if not in_reward:
+        return {f"{path}.where": "none"}
+    ours: dict[str, Any] = {
+        f"{path}.where": "reward",
+        f"{path}.estimator": run.choice("algorithm.kl_penalty", KL_ESTIMATORS, "kl").rstrip("+"),
+        f"{path}.coef": run.number(coefficient, 0.001),
+        f"{path}.controller": run.choice("algorithm.kl_ctrl.type", ("fixed", "adaptive"), "fixed"),
+    }
+    if ours[f"{path}.controller"] == "adaptive":
+        ours[f"{path}.target"] = run.number("algorithm.kl_ctrl.target_kl", 0.1)
+        ours[f"{path}.horizon"] = run.count("algorithm.kl_ctrl.horizon", 10_000)
+    return ours
+
+
+def correction(run: Run) -> dict[str, Any]:
+    """Truncated importance weights by their two names; the threshold alone switches nothing on."""
+    path, theirs = "rl.algorithm.importance_correction", "algorithm.rollout_correction.rollout_is"
+    if run.has(theirs):
+        return {
+            f"{path}.level": run.choice(theirs, ("token", "sequence"), "token"),
+            f"{path}.cap": run.number(f"{theirs}_threshold", 2.0),
+        }
+    cap = run.number(f"{ACTOR}.tis_imp_ratio_cap", -1)
+    return {f"{path}.level": "token", f"{path}.cap": cap} if cap > 0 else {}
+
+
+def filter_groups(run: Run) -> dict[str, Any]:
+    """DAPO's dynamic sampling. Without a metric: by reward, as on AlphaApollo's training page."""
+    batch, drawn = run.count("data.train_batch_size", 0), run.count("data.gen_batch_size", 0)
+    if not filters(run):
+        if drawn and drawn != batch:
+            run.note("data.gen_batch_size is left out: it applies to filter_groups only")
+        return {}
+    if drawn and (not batch or drawn % batch):
+        raise UserError(
+            f"data.gen_batch_size = {drawn} is not a multiple of data.train_batch_size = {batch};"
+            " set it to one"
+        )
+    metric = run.choice("algorithm.filter_groups.metric", FILTER_METRICS, "seq_reward")
+    rounds = run.count("algorithm.filter_groups.max_num_gen_batches", 0)
+    run.note(
+        "algorithm.filter_groups: each round draws new prompts, and the run ends when the last"
+        " allowed round has not filled the batch, as in verl's DAPO"
+    )
+    path = "rl.algorithm.dynamic_sampling"
+    return {
+        f"{path}.metric": metric,
+        f"{path}.max_rounds": max(0, rounds),
+        f"{path}.batch_factor": drawn // batch if drawn else 1,
+    }
+
+
+def overlong(run: Run) -> dict[str, Any]:
+    """DAPO's soft penalty for long responses, by its two names."""
+    for place in ("reward_model.overlong_buffer", "reward_model.reward_kwargs.overlong_buffer_cfg"):
+        if run.flag(f"{place}.enable"):
+            _, longest = lengths(run)
+            path, limit = "rl.algorithm.overlong", "reward_model.reward_kwargs.max_resp_len"
+            if not run.has(f"{place}.len"):
+                raise UserError(f"{place}.enable is True and {place}.len is not set; set it")
+            return {
+                f"{path}.max_tokens": run.count(limit, longest),
+                f"{path}.cache_tokens": run.count(f"{place}.len", 0),
+                f"{path}.factor": run.number(f"{place}.penalty_factor", 1.0),
+            }
+    return {}
+
+
+def optimizers(run: Run) -> dict[str, Any]:
+    """AdamW and schedule of actor and critic. verl's schedule ticks per iteration, ours per step.
+
+    Defaults are verl's: 1e-6 (critic 1e-5), decay .01, constant, no warm-up.
+    """
+    rates = {f"{ACTOR}.optim": 1e-6, "critic.optim": 1e-5}
+    ours: dict[str, Any] = {}
+    for theirs, path in OPTIMIZERS.items():
+        if theirs.startswith("critic") and estimator(run) != "gae":
+            continue
+        ours[f"{path}.lr"] = run.number(f"{theirs}.lr", rates[theirs])
+        ours[f"{path}.weight_decay"] = run.number(f"{theirs}.weight_decay", 0.01)
+        if run.has(f"{theirs}.betas"):
+            ours[f"{path}.betas"] = run.numbers(f"{theirs}.betas")
+        style = "warmup_style" if run.has(f"{theirs}.warmup_style") else "lr_scheduler_type"
+        kind = run.choice(f"{theirs}.{style}", ("constant", "cosine"), "constant")
+        ours[f"{path}.schedule.kind"] = kind
+        steps = run.count(f"{theirs}.lr_warmup_steps", -1)
+        if steps >= 0:
+            ticks = steps * iteration_steps(run)
+            ours[f"{path}.schedule.warmup_steps"] = ticks
+            run.note(f"{theirs}.lr_warmup_steps = {steps} iterations: {ticks} optimizer steps")
+        else:
+            ratio = run.number(f"{theirs}.lr_warmup_steps_ratio", 0.0)
+            ours[f"{path}.schedule.warmup_ratio"] = ratio
+        ours[f"{path}.schedule.min_lr_ratio"] = run.number(f"{theirs}.min_lr_ratio", 0.0)
+    return ours
+
+
+def critic(run: Run) -> dict[str, Any]:
+    """The value model of gae; verl ignores the section for other estimators, and so do we."""
+    if estimator(run) != "gae":
+        given = sorted(key for key in run.values if key.startswith("critic.") and run.has(key))
+        if given:
+            run.note(f"critic.*: {estimator(run)} has no critic; {len(given)} settings left out")
+        return {}
+    if not run.flag("critic.enable", True):
+        raise UserError(
+            "critic.enable is False and adv_estimator=gae needs a critic; set it to True"
+        )
+    for key in ("ppo_mini_batch_size", "ppo_epochs", "loss_agg_mode"):
+        actors, critics = run.get(f"{ACTOR}.{key}"), run.get(f"critic.{key}")
+        if critics is not None and actors is not None and critics != actors:
+            raise UserError(
+                f"critic.{key} = {critics} differs from {ACTOR}.{key} = {actors} and here both are"
+                " trained on the same mini-batches; set them equal"
+            )
+    theirs, own = run.get("critic.model.path"), run.get(f"{MODEL}.path")
+    if theirs is not None and own is not None and theirs != own:
+        run.notes.differs.append(
+            f"critic.model.path = {theirs}: the critic starts from the policy (rl.critic.init)"
+        )
+    warmup = run.count("trainer.critic_warmup", 0)
+    if warmup:
+        run.note(
+            f"trainer.critic_warmup: exactly {warmup} iterations; verl's count gives {warmup - 1}"
+        )
+    return {
+        "rl.critic.clip": run.number("critic.cliprange_value", 0.5),
+        "rl.critic.warmup_iterations": warmup,
+        "rl.critic.optimizer.grad_clip": run.number("critic.grad_clip", 1.0),
+    }

@@ -1,0 +1,130 @@
+"""What a verl run asks for and has no counterpart as a whole: no part of it is translated."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rlcore.verl.batches import files
+from rlcore.verl.settings import ACTOR, MODEL, Run
+from schemas.errors import UserError
+
+# Objectives of verl, by the values that choose them, which have no counterpart.
+ESTIMATOR, LOSS = "algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"
+OBJECTIVES: dict[str, dict[str, str]] = {
+    ESTIMATOR: {
+        "gdpo": "GDPO",
+        "gpg": "GPG",
+        "grpo_passk": "GRPO on pass@k",
+        "opo": "OPO",
+        "optimal_token_baseline": "the optimal token baseline",
+        "tir_optimal_token_baseline": "the optimal token baseline",
+    },
+    LOSS: {
+        "clip_cov": "Clip-Cov",
+        "dppo_kl": "DPPO",
+        "dppo_tv": "DPPO",
+        "dro": "DRO",
+        "geo_mean": "GMPO",
+        "gpg": "GPG",
+        "kl_cov": "KL-Cov",
+        "sapo": "SAPO",
+    },
+}
+MEDIA = {"data.image_key": "images or video", "data.video_key": "video", "data.audio_key": "audio"}
+PICTURED = ("geo3k", "geometry3k")  # datasets of images, by the names of their files
+ENGINES = {  # of verl's learner, that shard layers and not only data
+    "automodel": "AutoModel",
+    "hyperparallel": "HyperParallel",
+    "megatron": "Megatron",
+    "mindspeed": "MindSpeed",
+    "mindspeedllm": "MindSpeed",
+    "torchtitan": "TorchTitan",
+}
+REMEDIES = {
+    "objective": "take an objective that `rl-pipeline algorithms` lists",
+    "media": "remove the key if the rows hold text only",
+    "pictures": "give files of a text dataset",
+    "engine": "train with FSDP in verl first (model_engine=dp) and translate that",
+}
+
+
+def refuse(run: Run, config_files: Sequence[str], *, defaults: bool) -> None:
+    """Raise UserError naming all that the run asks for and cannot get here.
+
+    ``config_files``: verl's, by flag. ``defaults``: ``run`` lists verl's defaults too, among which
+    ``data.image_key`` is set for text as well.
+    """
+    found = [*_objectives(run), *_engines(run, config_files, defaults=defaults)]
+    found += [
+        ("media", what, f"{key} = {run.get(key)}")
+        for key, what in MEDIA.items()
+        if run.has(key) and (not defaults or run.get(key) in _columns(run))
+    ]
+    train = "data.train_files"
+    if any(name in file.lower() for file in files(run, train) for name in PICTURED):
+        found.append(("pictures", "images", f"{train} = {run.shown(train)}"))
+    if not found:
+        return
+    named = ", ".join(f"{what} ({setting})" for _, what, setting in found)
+    remedies = dict.fromkeys(REMEDIES[kind] for kind, _, _ in found)
+    raise UserError(
+        f"no recipe: the run needs {named}, for which there is no counterpart;"
+        f" {', and '.join(remedies)}"
+    )
+
+
+def media(run: Run) -> dict[str, Any]:
+    """Nothing; notes what a config that was not refused leaves open."""
+    keys = [key for key in MEDIA if run.has(key)]
+    if keys:
+        run.note(
+            f"{', '.join(keys)}: set by verl for text too; the recipe reads text only, so for rows"
+            " with images, video or audio there is none"
+        )
+    return {}
+
+
+def _columns(run: Run) -> set[str]:
+    """Return the columns of the training files that are here."""
+    here = [Path(file) for file in files(run, "data.train_files")]
+    return {
+        column
+        for file in here
+        if file.suffix == ".parquet" and file.is_file()
+        for column in pl.read_parquet_schema(file)
+    }
+
+
+def _objectives(run: Run) -> Iterator[tuple[str, str, str]]:
+    named: set[str] = set()
+    if run.flag("distillation.enabled"):
+        yield "objective", "distillation", "distillation.enabled = True"
+    for key, names in OBJECTIVES.items():
+        value = run.get(key)
+        if value in names and names[value] not in named:
+            named.add(names[value])
+            yield "objective", names[value], f"{key} = {value}"
+    if run.flag(f"{MODEL}.mtp.enable"):
+        yield "objective", "multi-token prediction", f"{MODEL}.mtp.enable = True"
+
+
+def _engines(
+    run: Run, config_files: Sequence[str], *, defaults: bool
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the engine by the first setting that tells of it."""
+    for key in ("model_engine", f"{ACTOR}.strategy"):
+        if (value := run.get(key)) in ENGINES:
+            yield "engine", ENGINES[value], f"{key} = {value}"
+            return
+    for flag in config_files:
+        for name, engine in ENGINES.items():
+            if flag.startswith("--config-name") and f"_{name}_" in flag:
+                yield "engine", engine, flag
+                return
+    for key in () if defaults else run.values:
+        for name, engine in ENGINES.items():
+            if f".{name}." in key:
+                yield "engine", engine, f"{key} = {run.shown(key)}"
+                return

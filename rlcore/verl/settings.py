@@ -1,0 +1,276 @@
+"""The settings of one verl run, typed and interpolated, what becomes of each key
+(``keys.yaml``), and the notes on their translation."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from schemas.errors import UserError, did_you_mean
+
+ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{role}" for role in ("actor", "rollout", "model"))
+
+
+@dataclass(frozen=True, slots=True)
+class To:
+    """One key that becomes one of ours, read as ``kind`` (``Run.read``)."""
+
+    ours: str
+    kind: str | list[str]
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Read together with other keys by the function of that name in ``translate.TOGETHER``."""
+
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """No counterpart. ``off``: values that switch it off, besides null, False and 0, or besides
+    null only where it is on by default (``is_on``).
+
+    ``differs``: without it the run learns something else; otherwise it is layout or bookkeeping.
+    """
+
+    why: str
+    differs: bool = False
+    off: tuple[Any, ...] = ()
+    is_on: bool = False
+
+    def is_off(self, value: Any) -> bool:
+        """Return whether the value switches the feature off."""
+        return (
+            value is None or value in self.off or (not self.is_on and value in (False, 0, [], {}))
+        )
+
+
+Entry = To | Part | Unsupported
+
+
+def _entry(fate: Mapping[str, Any]) -> Entry:
+    match fate:
+        case {"to": ours, "as": kind}:
+            return To(ours, kind, fate.get("remark", ""))
+        case {"with": function}:
+            return Part(function)
+    why = fate.get("lacks") or fate["differs"]
+    return Unsupported(why, "differs" in fate, tuple(fate.get("idle", ())), "is_on" in fate)
+
+
+def _read_keys() -> dict[str, Entry]:
+    table = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text(encoding="utf-8"))
+    return {
+        f"{section}.{name}".lstrip("."): _entry(fate)
+        for sections, fates in table.items()
+        for names, fate in fates.items()
+        for section in sections.split(", ")
+        for name in names.split(", ")
+    }
+
+
+KEYS = _read_keys()
+PATTERNS = sorted((key for key in KEYS if "*" in key), key=len, reverse=True)
+# New place of a key -> the one it has in KEYS.
+MOVED = {
+    "reward.custom_reward_function.": "custom_reward_function.",
+    "reward.num_workers": "reward_model.num_workers",
+    "reward.reward_kwargs.": "reward_model.reward_kwargs.",
+    "reward.reward_manager.name": "reward_model.reward_manager",
+    "reward.reward_model.enable": "reward_model.enable",
+    "reward.sandbox_fusion.": "reward_model.sandbox_fusion.",
+    "sandbox_fusion.": "reward_model.sandbox_fusion.",
+}
+
+
+def _found(key: str) -> Entry | None:
+    patterns = (KEYS[pattern] for pattern in PATTERNS if fnmatchcase(key, pattern))
+    return KEYS[key] if key in KEYS else next(patterns, None)
+
+
+def entry(key: str) -> Entry:
+    """Return how verl's full ``key`` is translated: its own entry, else that of the longest
+    pattern. Raises UserError with the nearest known key."""
+    found = _found(key)
+    if found is None:
+        raise UserError(
+            f"'{key}' is not a known setting of verl{did_you_mean(key, KEYS)}; fix or remove it"
+        )
+    return found
+
+
+def full_key(key: str) -> str:
+    """Return verl's full key for one that was moved, or for a short form such as
+    ``actor.optim.lr``, when it is the ending of only one key.
+
+    Unknown keys come back unchanged.
+    """
+    for new, old in MOVED.items():
+        if key == new or (new.endswith(".") and key.startswith(new)):
+            return old + key.removeprefix(new)
+    if _found(key) is not None:
+        return key
+    ends = [known for known in KEYS if known.endswith(f".{key}")]
+    if len(ends) > 1:
+        raise UserError(f"'{key}' is the end of {' and of '.join(ends)}; write it in full")
+    return ends[0] if ends else key
+
+
+def lacking(values: Mapping[str, Any]) -> dict[str, Unsupported]:
+    """Return the keys that are set, not off, and have no counterpart."""
+    entries = {key: entry(key) for key in values}
+    return {
+        key: found
+        for key, found in entries.items()
+        if isinstance(found, Unsupported) and not found.is_off(values[key])
+    }
+
+
+_INTERPOLATION = re.compile(r"\$\{([^${}]+)\}")
+
+
+@dataclass(slots=True)
+class Notes:
+    """Notes for the reader of the recipe, in the order of translation."""
+
+    differs: list[str] = field(default_factory=list)  # no counterpart, and the run differs
+    unneeded: list[str] = field(default_factory=list)  # no counterpart needed
+    remarks: list[str] = field(default_factory=list)  # converted to another unit, or set by default
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A verl run: ``values`` by verl's full keys, and the user's options.
+
+    ``excerpt``: the text is not complete, so missing sizes default to those of verl's one-GPU
+    example and not to verl's defaults. ``train_rows`` and ``reward`` are the options of the command
+    line. ``unread``: keys whose value the text does not tell, and why.
+    """
+
+    values: Mapping[str, Any]
+    excerpt: bool
+    notes: Notes
+    train_rows: int | None = None
+    reward: str | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def has(self, key: str) -> bool:
+        """Return whether the key is set to something other than null."""
+        return self.get(key) is not None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return the value with its interpolations resolved; ``default`` for null and absent.
+
+        Raises UserError for a value that the text does not tell.
+        """
+        value = self._resolve(key, ()) if key in self.values else None
+        return default if value is None else value
+
+    def shown(self, key: str) -> Any:
+        """Return the value for a note: as written, where an interpolation cannot be resolved."""
+        try:
+            return self.get(key)
+        except UserError:  # of a key without counterpart, so the value is not needed
+            return self.values[key]
+
+    def number(self, key: str, default: float) -> float:
+        """Return a number; text such as ``1e-6`` is one."""
+        value = self.get(key, default)
+        try:
+            if not isinstance(value, bool):
+                return float(value)
+        except (TypeError, ValueError):
+            pass  # reported below, with the key
+        raise UserError(f"{key} = {value!r} is not a number; set it to one")
+
+    def count(self, key: str, default: int) -> int:
+        """Return a whole number."""
+        value = self.number(key, default)
+        if not value.is_integer():
+            raise UserError(f"{key} = {value:g} is not a whole number; set it to one")
+        return int(value)
+
+    def numbers(self, key: str) -> list[float]:
+        """Return a list of numbers."""
+        value = self.get(key)
+        try:
+            return [float(each) for each in value]
+        except (TypeError, ValueError):
+            raise UserError(f"{key} = {value!r} is no list of numbers; set it to one") from None
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Return a truth value."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise UserError(f"{key} = {value!r} is neither True nor False; set it to one of them")
+        return value
+
+    def choice(self, key: str, names: Mapping[str, str] | Sequence[str], default: str) -> str:
+        """Return what ``names`` holds under the value, or the value where it is one of them; any
+        other is refused."""
+        value = str(self.get(key, default))
+        if value not in names:
+            raise UserError(
+                f"{key} = {value!r} has no counterpart; {', '.join(names)} have"
+                f"{did_you_mean(value, names)}"
+            )
+        return names[value] if isinstance(names, Mapping) else value
+
+    def read(self, key: str, kind: str | Sequence[str]) -> Any:
+        """Return a value that is set as a ``kind`` that ``keys.yaml`` names: "number", "count",
+        "flag", "text", "top_k" (0 is all there, -1 here), or one of a list of names."""
+        match kind:
+            case "number":
+                return self.number(key, 0.0)
+            case "count":
+                return self.count(key, 0)
+            case "top_k":
+                return self.count(key, 0) or -1
+            case "flag":
+                return self.flag(key)
+            case "text":
+                return str(self.get(key))
+        return self.choice(key, kind, "")
+
+    def note(self, text: str) -> None:
+        """Note how something was read."""
+        if text not in self.notes.remarks:
+            self.notes.remarks.append(text)
+
+    def _resolve(self, key: str, seen: tuple[str, ...]) -> Any:
+        if key in seen:
+            raise UserError(f"{key} refers to itself over {' -> '.join((*seen, key))}")
+        if key in self.unread:
+            raise UserError(f"{key}: {self.unread[key]}")
+        value = self.values[key]
+        while isinstance(value, str) and (match := _INTERPOLATION.search(value)):
+            inner = self._interpolated(match[1], key, (*seen, key))
+            if match.span() == (0, len(value)):
+                value = inner
+            else:
+                text = "null" if inner is None else inner
+                value = f"{value[: match.start()]}{text}{value[match.end() :]}"
+        return value
+
+    def _interpolated(self, expression: str, key: str, seen: tuple[str, ...]) -> Any:
+        """Return the value of ``a.b``, ``.sibling`` or ``oc.select:a.b,default``."""
+        resolver, separator, argument = expression.partition(":")
+        if separator and resolver != "oc.select":
+            raise UserError(
+                f"{key}: ${{{expression}}} is a resolver that is not read here; write its value"
+            )
+        target, comma, fallback = (argument if separator else expression).partition(",")
+        target = target.strip()
+        if target.startswith("."):
+            target = f"{key.rsplit('.', 1)[0]}{target}"
+        if target in self.values:
+            return self._resolve(target, seen)
+        if separator:
+            return yaml.safe_load(fallback) if comma else None
+        raise UserError(f"{key}: ${{{expression}}} refers to '{target}', which is not set; set it")

@@ -1,0 +1,312 @@
+"""Tokens of a shell script as statements."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rlcore.verl.shell.lexer import Literal, Operator, Token, Word, tokens
+from schemas.errors import UserError
+
+REDIRECTIONS = ("<", ">", ">>", "<<", "<<-", "<<<", ">&", "<&", "&>", "&>>", ">|")
+_OPENING = {"if", "case", "for", "while", "until", "select", "{", "function", "!", "[["}
+_CLOSING = {"then", "elif", "else", "fi", "esac", "do", "done", "}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """Words of one command, assignments before it included; redirections are left out.
+
+    ``conditional``: ``[[ ... ]]``, where the operators of the shell are words.
+    """
+
+    words: tuple[Word, ...]
+    line: int
+    conditional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Statements with ``&&`` or ``||`` before all but the first, which has ``""``."""
+
+    links: "tuple[tuple[str, Statement], ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """Statements of which each reads what the one before writes."""
+
+    parts: "tuple[Statement, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """``! statement``."""
+
+    statement: "Statement"
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Arms of (condition, body); ``otherwise``: the body after ``else``."""
+
+    arms: "tuple[tuple[Body, Body], ...]"
+    otherwise: "Body"
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Arms of (patterns, body); the first that matches ``word`` is taken."""
+
+    word: Word
+    arms: "tuple[tuple[tuple[Word, ...], Body], ...]"
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``for``, ``while``, ``until`` or ``select``."""
+
+    body: "Body"
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``{ ...; }``, or ``( ... )``, whose assignments end with it (``own``)."""
+
+    body: "Body"
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """``name() { ...; }``."""
+
+    name: str
+    body: "Body"
+
+
+Statement = Simple | Chain | Pipe | Not | If | Case | Loop | Group | Function
+Body = tuple[Statement, ...]
+
+
+def parse(text: str) -> Body:
+    """Return the statements of ``text``. Raises UserError for text that is no shell script."""
+    parser = _Parser(tokens(text))
+    body = parser.body()
+    parser.end()
+    return body
+
+
+def simple_statements(body: Body) -> Iterator[Simple]:
+    """Yield every simple command of ``body``, at any depth."""
+    for statement in body:
+        match statement:
+            case Simple():
+                yield statement
+            case Chain(links=links):
+                yield from simple_statements(tuple(link for _, link in links))
+            case Pipe(parts=inner) | Loop(body=inner) | Group(body=inner) | Function(body=inner):
+                yield from simple_statements(inner)
+            case Not(statement=inner):
+                yield from simple_statements((inner,))
+            case If(arms=arms, otherwise=otherwise):
+                for condition, inner in arms:
+                    yield from simple_statements(condition + inner)
+                yield from simple_statements(otherwise)
+            case Case(arms=arms):
+                for _, inner in arms:
+                    yield from simple_statements(inner)
+
+
+class _Parser:
+    def __init__(self, found: list[Token]) -> None:
+        self.tokens, self.at = found, 0
+
+    def body(self, *closing: str) -> Body:
+        """Read statements up to one of the reserved words or operators ``closing``."""
+        statements: list[Statement] = []
+        while True:
+            while self._operator() in ("\n", ";", "&"):
+                self.at += 1
+            if self.at >= len(self.tokens) or self._next() in closing:
+                return tuple(statements)
+            statements.append(self._chain())
+
+    def end(self) -> None:
+        """Raise UserError unless all is read."""
+        if self.at < len(self.tokens):
+            raise self._unexpected()
+
+    def _chain(self) -> Statement:
+        links: list[tuple[str, Statement]] = [("", self._pipe())]
+        while (operator := self._operator()) in ("&&", "||"):
+            self.at += 1
+            self._skip_lines()
+            links.append((operator, self._pipe()))
+        return links[0][1] if len(links) == 1 else Chain(tuple(links))
+
+    def _pipe(self) -> Statement:
+        parts = [self._command()]
+        while self._operator() == "|":
+            self.at += 1
+            if self._operator() == "&":
+                self.at += 1
+            self._skip_lines()
+            parts.append(self._command())
+        return parts[0] if len(parts) == 1 else Pipe(tuple(parts))
+
+    def _command(self) -> Statement:
+        found, line = self._next(), self._line()
+        if found in _OPENING or found == "(":
+            self.at += 1
+            match found:
+                case "!":
+                    return Not(self._command())
+                case "if":
+                    statement: Statement = self._if(line)
+                case "case":
+                    statement = self._case(line)
+                case "{":
+                    statement = Group(self._closed("}"), own=False)
+                case "(":
+                    statement = Group(self._closed(")"), own=True)
+                case "[[":
+                    statement = self._conditional(line)
+                case "function":
+                    statement = self._function()
+                case _:
+                    statement = self._loop(line)
+            self._redirections()
+            return statement
+        redirected = found in REDIRECTIONS
+        if found in _CLOSING or not (redirected or isinstance(self._token(), Word)):
+            raise self._unexpected()
+        if self._operator(1) == "(" and self._operator(2) == ")":
+            return self._function()
+        return self._simple(line)
+
+    def _simple(self, line: int) -> Simple:
+        words: list[Word] = []
+        while True:
+            self._redirections()
+            token = self._token()
+            if not isinstance(token, Word):
+                return Simple(tuple(words), line)
+            words.append(token)
+            self.at += 1
+
+    def _redirections(self) -> None:
+        while self._operator() in REDIRECTIONS:
+            self.at += 1
+            if not isinstance(self._token(), Word):
+                raise self._unexpected()
+            self.at += 1
+
+    def _conditional(self, line: int) -> Simple:
+        words: list[Word] = []
+        while self._next() != "]]":
+            token = self._token()
+            if token is None:
+                raise self._unexpected()
+            words.append(
+                token if isinstance(token, Word) else Word((Literal(token.text),), token.line)
+            )
+            self.at += 1
+        self.at += 1
+        return Simple(tuple(words), line, conditional=True)
+
+    def _if(self, line: int) -> If:
+        arms: list[tuple[Body, Body]] = []
+        otherwise: Body = ()
+        while True:
+            condition = self._closed("then")
+            arms.append((condition, self.body("elif", "else", "fi")))
+            found = self._next()
+            if found is None:
+                raise self._unexpected("fi")
+            self.at += 1
+            if found == "else":
+                otherwise = self._closed("fi")
+            if found != "elif":
+                return If(tuple(arms), otherwise, line)
+
+    def _case(self, line: int) -> Case:
+        word = self._word()
+        self._skip_lines()
+        self._expect("in")
+        arms: list[tuple[tuple[Word, ...], Body]] = []
+        self._skip_lines()
+        while self._next() != "esac":
+            if self._operator() == "(":
+                self.at += 1
+            patterns = [self._word()]
+            while self._operator() == "|":
+                self.at += 1
+                patterns.append(self._word())
+            self._expect(")")
+            arms.append((tuple(patterns), self.body(";;", "esac")))
+            if self._operator() == ";;":
+                self.at += 1
+            self._skip_lines()
+        self.at += 1
+        return Case(word, tuple(arms), line)
+
+    def _loop(self, line: int) -> Loop:
+        head = self._closed("do")  # a condition, or a variable and words: none of it is followed
+        return Loop(head + self._closed("done"), line)
+
+    def _function(self) -> Function:
+        name = self._word().bare or ""
+        if self._operator() == "(":
+            self.at += 1
+            self._expect(")")
+        self._skip_lines()
+        body = self._command()
+        return Function(name, body.body if isinstance(body, Group) else (body,))
+
+    def _closed(self, closing: str) -> Body:
+        body = self.body(closing)
+        self._expect(closing)
+        return body
+
+    def _token(self, ahead: int = 0) -> Token | None:
+        at = self.at + ahead
+        return self.tokens[at] if at < len(self.tokens) else None
+
+    def _operator(self, ahead: int = 0) -> str | None:
+        token = self._token(ahead)
+        return token.text if isinstance(token, Operator) else None
+
+    def _next(self) -> str | None:
+        """Return the next operator, or the next word as it stands."""
+        token = self._token()
+        return token.bare if isinstance(token, Word) else self._operator()
+
+    def _word(self) -> Word:
+        token = self._token()
+        if not isinstance(token, Word):
+            raise self._unexpected()
+        self.at += 1
+        return token
+
+    def _expect(self, text: str) -> None:
+        if self._next() != text:
+            raise self._unexpected(text)
+        self.at += 1
+
+    def _skip_lines(self) -> None:
+        while self._operator() == "\n":
+            self.at += 1
+
+    def _line(self) -> int:
+        token = self._token() or (self.tokens[-1] if self.tokens else None)
+        return token.line if token else 1
+
+    def _unexpected(self, wanted: str = "") -> UserError:
+        shown = repr(self._next() or "its end").replace("'\\n'", "the line's end")
+        return UserError(
+            f"the command does not read as shell: line {self._line()} has {shown}"
+            f"{f' where {wanted!r} belongs' if wanted else ' where a command belongs'};"
+            " fix it, or give the output of `bash -x`"
+        )

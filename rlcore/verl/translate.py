@@ -1,0 +1,280 @@
+"""Translates a verl run to a recipe: single settings, settings that belong together, GPUs,
+notes."""
+
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rlcore.recipes.load import resolve_recipe
+from rlcore.recipes.text import write_yaml
+from rlcore.verl.batches import (
+    batches,
+    bookkeeping,
+    data,
+    evaluation,
+    names,
+    reward,
+    trains_reward_model,
+)
+from rlcore.verl.episodes import environment
+from rlcore.verl.learning import (
+    advantage,
+    clips,
+    correction,
+    critic,
+    estimator,
+    filter_groups,
+    kl,
+    optimizers,
+    overlong,
+    samples,
+)
+from rlcore.verl.refusals import media, refuse
+from rlcore.verl.settings import ACTOR, ROLLOUT, Notes, Run, To, entry, full_key, lacking
+from rlcore.verl.text import Settings, read_settings
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+from schemas.rl import RLSection
+
+ENGINES = {"vllm": "vllm", "hf": "transformers", "sglang": "vllm"}
+# verl finds an NPU by itself too; "auto" is a GPU where there is one.
+DEVICES = {"cuda": "auto", "cpu": "cpu", "npu": "auto"}
+SHARED = 0.2  # of one GPU: actor, critic, reference, reward model and engine make 1.0
+SHARED_MEMORY = 0.4  # of the GPU for an engine that shares it with learners
+
+
+def layout(run: Run) -> dict[str, Any]:
+    """Ranks, engines and offload. None of it changes the result of training."""
+    gpus = run.count("trainer.n_gpus_per_node", 1) * run.count("trainer.nnodes", 1)
+    width = run.count(f"{ROLLOUT}.tensor_model_parallel_size", 1)
+    if run.get(f"{ROLLOUT}.name") == "sglang":
+        run.note(f"{ROLLOUT}.name = sglang: vLLM samples here")
+    if run.get("trainer.device") == "npu":
+        run.note("trainer.device = npu: Ascend NPUs are not supported; the recipe is for GPUs")
+    offload = run.flag(f"{ACTOR}.fsdp_config.param_offload")
+    ours: dict[str, Any] = {
+        "hardware.device": run.choice("trainer.device", DEVICES, "cuda"),
+        "hardware.rollout.engine": run.choice(f"{ROLLOUT}.name", ENGINES, "vllm"),
+        "hardware.learner.offload_params": offload,
+        "hardware.learner.offload_optimizer": run.flag(f"{ACTOR}.fsdp_config.optimizer_offload"),
+        "hardware.learner.gradient_checkpointing": True,
+        **_placement(run, gpus, width),
+    }
+    ranks = ours["hardware.learner.ranks"]
+    return ours | {"hardware.learner.zero_stage": 3 if offload else 2 if ranks > 1 else 1}
+
+
+def _placement(run: Run, gpus: int, width: int) -> dict[str, Any]:
+    """Divide ``gpus`` among learner ranks and engines of ``width`` GPUs each.
+
+    Actor and critic have equal ranks, reference and reward model one each. One GPU is shared by
+    all. When only one GPU is left for the learners, they share it; otherwise each rank has its own
+    GPU, about half of the GPUs train, and the engines get the rest.
+    """
+    groups = 2 if estimator(run) == "gae" else 1
+    term = kl(run)
+    own_reference = term["rl.algorithm.kl.where"] != "none"
+    if term.get("rl.algorithm.kl.estimator") == "full":
+        own_reference = False  # in the learner: the exact KL needs both models' logits
+    singles = int(own_reference) + int(trains_reward_model(run))
+    if gpus == 1 and width > 1 and not run.has("trainer.n_gpus_per_node"):
+        gpus = 1 + width  # an excerpt with only the engine's width
+    if gpus == 1:
+        return _places(run, 1, SHARED, 1, 1, shared=True)
+    if width > gpus - 1:
+        run.note(
+            f"{ROLLOUT}.tensor_model_parallel_size = {width} would leave the learner none of {gpus}"
+            f" GPUs: {gpus - 1}"
+        )
+        width = gpus - 1
+    ranks = -(-(gpus - singles) // (2 * groups))
+    ranks = min(ranks, (gpus - singles - width) // groups)
+    if ranks < 2:
+        share = round(1 / (groups + singles) - 0.005, 2)
+        return _places(run, 1, share, (gpus - 1) // width, width, shared=False)
+    engines = (gpus - singles - ranks * groups) // width
+    return _places(run, ranks, 1, engines, width, shared=False)
+
+
+def _places(
+    run: Run, ranks: int, share: float, engines: int, width: int, *, shared: bool
+) -> dict[str, Any]:
+    key = f"{ROLLOUT}.gpu_memory_utilization"
+    memory = run.number(key, 0.5)
+    if shared and memory > SHARED_MEMORY and run.has(key):
+        run.note(
+            f"{key} = {memory:g}: {SHARED_MEMORY:g}, as our engine keeps its memory while the"
+            " learner on that GPU trains"
+        )
+    memory = min(memory, SHARED_MEMORY) if shared else memory
+    run.note(
+        f"trainer.*: {ranks} learner rank(s) and {engines} engine(s) of {width} GPU(s) that stay in"
+        " place; verl's roles take turns on all GPUs"
+    )
+    return {
+        "hardware.learner.ranks": ranks,
+        "hardware.learner.gpus_per_rank": share,
+        "hardware.rollout.engines": engines,
+        "hardware.rollout.gpus_per_engine": SHARED if shared else width,
+        "hardware.rollout.tensor_parallel": width,
+        "hardware.rollout.gpu_memory_utilization": memory,
+    }
+
+
+VERLS_OWN = ("=ppo_trainer", "=ppo_trainer.yaml", "--config-path=config")  # its defaults are known
+# Settings that belong together, by the name that entries.Part gives; in the order of a recipe.
+TOGETHER: dict[str, Callable[[Run], dict[str, Any]]] = {
+    "data": data,
+    "reward": reward,
+    "environment": environment,
+    "advantage": advantage,
+    "clips": clips,
+    "kl": kl,
+    "correction": correction,
+    "filter_groups": filter_groups,
+    "overlong": overlong,
+    "batches": batches,
+    "samples": samples,
+    "optimizers": optimizers,
+    "critic": critic,
+    "evaluation": evaluation,
+    "bookkeeping": bookkeeping,
+    "layout": layout,
+    "names": names,
+    "media": media,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """``tree``: the recipe as written; ``recipe``: resolved and validated."""
+
+    tree: dict[str, Any]
+    recipe: Recipe
+    notes: Notes
+    only_evaluates: bool = False
+
+    def next_command(self, recipe: str) -> str:
+        """Return what to do with the file ``recipe`` that this was written into."""
+        if self.only_evaluates:
+            return f"rl-pipeline evaluate {self.recipe.model.path} {recipe}"
+        return f"rl-pipeline run {recipe} --dry-run"
+
+
+def translate(
+    text: str,
+    *,
+    name: str | None = None,
+    train_rows: int | None = None,
+    reward: str | None = None,
+) -> Translation:
+    """Return the recipe that does what the verl command or config ``text`` does.
+
+    ``name``: of the recipe; default: trainer.experiment_name. ``train_rows``: rows of the training
+    files, where they cannot be counted here. ``reward``: 'package.module:function' for data whose
+    reward is built into verl. Raises UserError for an unknown key, settings that contradict one
+    another, an essential setting without counterpart, and a recipe that does not validate.
+    """
+    read = read_settings(text)
+    notes = Notes(remarks=list(read.remarks))
+    values, unread = _by_full_key(read, notes)
+    run = Run(values, read.excerpt, notes, train_rows, reward, unread)
+    refuse(run, read.config_files, defaults=read.defaults)
+    for key in (*values, *map(full_key, read.deleted)):
+        entry(key)
+    notes.differs += [
+        f"{flag}: its settings are not read; translate that file"
+        for flag in read.config_files
+        if not flag.endswith(VERLS_OWN)
+    ]
+    lines: dict[tuple[bool, str], list[str]] = {}
+    for key, found in lacking({key: run.shown(key) for key in values}).items():
+        lines.setdefault((found.differs, found.why), []).append(f"{key} = {run.shown(key)}")
+    for (differs, why), settings in lines.items():
+        (notes.differs if differs else notes.unneeded).append(f"{', '.join(settings)}: {why}")
+    paths = {path: value for part in TOGETHER.values() for path, value in part(run).items()}
+    for key in values:
+        rule = entry(key)
+        if isinstance(rule, To) and run.has(key):
+            paths[rule.ours] = run.read(key, rule.kind)
+            if rule.remark:
+                run.note(f"{key}: {rule.remark}")
+    title = name or _name(run)
+    tree = _tree({"name": title, "description": "Translated from verl.", **paths})
+    only_evaluates = run.flag("trainer.val_only")
+    return Translation(tree, resolve_recipe(title, tree), notes, only_evaluates)
+
+
+def _by_full_key(read: Settings, notes: Notes) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return values and unread keys by full key; of two places of one key, what is set there."""
+    values: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    for key, value in read.values.items():
+        full = full_key(key)
+        if full in values and value is None:
+            continue
+        if full != key and value is not None:
+            notes.remarks.append(f"{key} is read as {full}")
+        values[full] = value
+        unread.pop(full, None)
+        if key in read.unread:
+            unread[full] = read.unread[key]
+    return values, unread
+
+
+def render(translation: Translation) -> str:
+    """Return the recipe as YAML, headed by the notes as comments."""
+    notes = translation.notes
+    parts = {
+        "Without counterpart, and the run differs for it:": notes.differs,
+        "How it was read:": notes.remarks,
+        "Without counterpart, and without effect on what is learnt:": notes.unneeded,
+    }
+    lines = []
+    for title, items in parts.items():
+        if items:
+            lines += [f"# {title}", *(line for item in items for line in _comment(item))]
+    body = write_yaml(translation.tree, width=100)
+    return "\n".join([*lines, body])
+
+
+def _comment(item: str) -> list[str]:
+    return textwrap.wrap(
+        " ".join(item.split()),
+        width=98,
+        initial_indent="#   - ",
+        subsequent_indent="#     ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _name(run: Run) -> str:
+    key = "trainer.experiment_name"
+    if key in run.unread:
+        raise UserError(f"{key}: {run.unread[key]}, or pass --name NAME")
+    text = str(run.get(key, "from-verl"))
+    slug = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if not slug:
+        raise UserError(f"{key} = {text!r} is no valid name; pass --name NAME")
+    return slug
+
+
+def _tree(paths: dict[str, Any]) -> dict[str, Any]:
+    """Return nested sections for dotted paths, in the order of a recipe."""
+    sections, ours = list(Recipe.model_fields), list(RLSection.model_fields)
+
+    def place(item: tuple[str, Any]) -> tuple[int, int]:
+        top, _, below = item[0].partition(".")
+        return sections.index(top), ours.index(below.split(".")[0]) if top == "rl" else 0
+
+    tree: dict[str, Any] = {}
+    for path, value in sorted(paths.items(), key=place):
+        *parents, last = path.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree

@@ -1,0 +1,40 @@
+"""What a device can compute at most."""
+
+import pytest
+import torch
+
+from rlcore.learner.utilisation import DATA_SHEETS, peak_flops
+
+
+def test_a_cpu_is_measured() -> None:
+    """No data sheet knows a share of a CPU. 0.1 GFLOP/s is below any, 100 TFLOP/s above."""
+    peak = peak_flops("cpu")
+    assert peak is not None
+    assert 1e8 < peak < 1e14
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA GB200", 2.5e15),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L40", 181e12),
+        ("NVIDIA H20", 148e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA GeForce GTX 1080", None),
+    ],
+)
+def test_a_gpu_is_known_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, rate: float | None
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    assert peak_flops("cuda") == rate
+
+
+def test_a_longer_name_comes_before_one_that_it_contains() -> None:
+    """H200 must not be read as H20."""
+    names = list(DATA_SHEETS)
+    for index, name in enumerate(names):
+        assert not any(earlier in name for earlier in names[:index])

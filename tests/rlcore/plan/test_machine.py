@@ -1,0 +1,129 @@
+"""What cannot fit a machine is refused before anything starts."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from rlcore.plan.dry_run import render_plan
+from rlcore.plan.machine import Fit, Machine, check_machine
+from rlcore.plan.room import GIB
+from rlcore.plan.start import Start
+from schemas.errors import UserError
+from schemas.recipe import Recipe
+from tests.rlcore.plan.small import ROOMY, recipe
+
+
+def test_a_hub_model_that_cannot_be_reached_leaves_its_figures_out() -> None:
+    name = "nobody-at-all/no-such-model-for-tests"
+    remote = recipe(model__from_scratch=None, model__path=name)
+    result = check_machine(remote, ROOMY)
+    assert (result.shape, result.memory, result.disk) == (None, None, {})
+    assert f"unknown: model not at hand ('{name}'" in render_plan(Start(result))
+
+
+def big(**overrides: Any) -> Recipe:
+    """A recipe of 7.6 G parameters (Qwen2.5-7B's sizes) that is never built."""
+    sizes = {
+        "hidden_size": 3584,
+        "num_layers": 28,
+        "num_heads": 28,
+        "num_kv_heads": 4,
+        "intermediate_size": 18944,
+        "vocab_size": 152064,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 128,
+    }
+    return recipe(model__from_scratch=sizes, **overrides)
+
+
+def refused(recipe: Recipe, machine: Machine) -> str:
+    with pytest.raises(UserError) as error:
+        check_machine(recipe, machine)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_model_too_large_for_the_visible_gpu_is_refused_with_the_remedy() -> None:
+    machine = Machine(host=1024 * GIB, gpus=(80 * GIB,), disk_free=None)
+    own_gpu = {"hardware__learner__gpus_per_rank": 0.5, "hardware__rollout__engines": 1}
+    message = refused(big(**own_gpu), machine)
+    # 7,615,616,512 parameters x 24 bytes = 170.2 GiB
+    assert "take 170.2 GiB per GPU, the engine that shares it 40.0 GiB, and" in message
+    assert "the GPU has 80.0 GiB; raise learner.zero_stage (now 1)" in message
+    assert check_machine(big(**own_gpu, hardware__device="cpu"), machine).device == "cpu"
+
+
+def test_one_process_puts_all_on_one_gpu() -> None:
+    """The Python API: no engine of vLLM reserves half of the GPU, and no second GPU is needed."""
+    machine = Machine(host=1024 * GIB, gpus=(200 * GIB,), disk_free=None)
+    inline = {
+        "hardware__cluster": "in_process",
+        "hardware__rollout__engine": "transformers",
+        "hardware__rollout__gpus_per_engine": 1,
+        "hardware__learner__gpus_per_rank": 1,
+    }
+    assert check_machine(big(**inline), machine).device == "cuda"
+    less = Machine(host=1024 * GIB, gpus=(180 * GIB,), disk_free=None)
+    message = refused(big(**inline), less)  # 170.2 GiB and, in fp32, 28.4 of the engine
+    assert "the engine that shares it 28.4 GiB, and the GPU has 180.0 GiB; use a smaller" in message
+
+
+def test_more_gpus_than_are_visible_are_refused() -> None:
+    machine = Machine(host=1024 * GIB, gpus=(80 * GIB,) * 2, disk_free=None)
+    message = refused(
+        recipe(
+            hardware__learner__ranks=2,
+            hardware__learner__gpus_per_rank=1,
+            hardware__rollout__engines=1,
+            hardware__rollout__gpus_per_engine=1,
+        ),
+        machine,
+    )
+    assert "need 3 GPUs and 2 are visible; lower these or take a machine with more" in message
+    assert "two hosts yet" in message, "a larger cluster would not help"
+
+
+def test_a_model_too_large_for_the_host_is_refused() -> None:
+    machine = Machine(host=16 * GIB, gpus=(), disk_free=None)
+    message = refused(big(), machine)
+    assert "take 170.2 GiB and this machine has 16.0 GiB; use a smaller model.path" in message
+
+
+def test_a_full_disk_is_refused_before_the_run_fills_it() -> None:
+    needed = sum(check_machine(recipe(), ROOMY).disk.values())
+    machine = Machine(host=1024 * GIB, gpus=(), disk_free=needed - 1)
+    assert "are free; free some, lower rl.checkpoint.keep_last or point store" in refused(
+        recipe(), machine
+    )
+    assert isinstance(check_machine(recipe(), Machine(machine.host, (), needed)), Fit)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "line"),
+    [
+        ((), "auto", "attention of the learners: sdpa, as the device is cpu"),
+        ((80 * GIB,), "auto", "sdpa, as flash attention computes in bfloat16 and the model in flo"),
+        ((80 * GIB,), "eager", "attention of the learners: eager, as hardware.learner.attention"),
+    ],
+)
+def test_it_says_which_attention_and_why(gpus: tuple[int, ...], wanted: str, line: str) -> None:
+    machine = Machine(host=1024 * GIB, gpus=gpus, disk_free=None)
+    result = check_machine(recipe(hardware__learner__attention=wanted), machine)
+    assert line in render_plan(Start(result))
+    assert result.recipe.hardware.learner.attention == wanted, "the recipe is printed as it is"
+
+
+def test_auto_on_a_gpu_is_planned_as_what_it_means() -> None:
+    """With flash attention a row has no mask; which of the two it is depends on the package."""
+    machine = Machine(host=1024 * GIB, gpus=(80 * GIB,), disk_free=None)
+    auto, *fixed = (
+        check_machine(recipe(model__dtype="bfloat16", hardware__learner__attention=name), machine)
+        for name in ("auto", "sdpa", "flash_attention_2")
+    )
+    present = find_spec("flash_attn") is not None
+    assert auto.attention.name == ("flash_attention_2" if present else "sdpa")
+    assert (auto.memory, auto.batches) == (fixed[present].memory, fixed[present].batches)
+    assert fixed[0].memory != fixed[1].memory
+    assert present or "flash_attn is not installed (uv pip install" in render_plan(Start(auto))

@@ -1,0 +1,150 @@
+"""Memory in closed form is what a learner takes: a wrong formula fails after hours."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from rlcore.models.shape import from_scratch_shape
+from rlcore.plan.room import (
+    LearnerMemory,
+    Memory,
+    activation_bytes,
+    iteration_table_bytes,
+    learner_memory,
+)
+from schemas.hardware import LearnerHardware
+from schemas.model import FromScratch
+from tests.rlcore.plan.small import qwen2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("hidden", "feed", "rows", "row"), [(128, 256, 8, 64), (64, 512, 2, 96)])
+def test_activation_formula_counts_what_autograd_saves(
+    dtype: str, hidden: int, feed: int, rows: int, row: int
+) -> None:
+    """A wrong formula lets people run out of memory after hours."""
+
+    def saved(num_layers: int) -> int:
+        scratch = FromScratch(
+            hidden_size=hidden, intermediate_size=feed, num_layers=num_layers, vocab_size=300
+        )
+        model = qwen2(scratch)
+        torch.nn.Module.to(model, torch.float32 if dtype == "float32" else torch.bfloat16)
+        parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        kept: dict[int, torch.Tensor] = {}  # holds the tensors, so no address comes twice
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.untyped_storage().data_ptr() not in parameters:
+                kept[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
+
+        half = row // 2
+        positions = torch.cat([torch.arange(half), torch.arange(row - half)]).expand(rows, row)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            model.model(
+                input_ids=torch.zeros(rows, row, dtype=torch.long),
+                position_ids=positions,
+                use_cache=False,
+            )
+        return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+    shape = from_scratch_shape(
+        FromScratch(hidden_size=hidden, intermediate_size=feed, num_layers=2, vocab_size=300)
+    )
+    formula = activation_bytes(shape, dtype, LearnerHardware(), tokens=rows * row, row_tokens=row)
+    assert saved(3) - saved(1) == formula  # two layers' worth, embeddings and head cancelled
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stage", "ranks", "bytes_per_parameter"),
+    [
+        ("float32", 0, 4, 4 + 4 + 8),
+        ("float32", 1, 1, 4 + 4 + 16),
+        ("bfloat16", 1, 4, 2 + 2 + 4),
+        ("bfloat16", 2, 4, 2 + 0.5 + 4),
+        ("bfloat16", 3, 4, 0.5 + 0.5 + 4),
+    ],
+)
+def test_zero_stages_divide_the_states(
+    dtype: str, stage: int, ranks: int, bytes_per_parameter: float
+) -> None:
+    shape = from_scratch_shape(FromScratch())
+    hardware = LearnerHardware.model_validate({"zero_stage": stage, "ranks": ranks})
+    memory = learner_memory(shape, dtype, hardware, on_gpu=True, tokens=1024, row_tokens=128)
+    assert memory.states == pytest.approx(bytes_per_parameter * shape.parameters, rel=1e-5)
+    assert memory.logits == 3 * 1024 * 512 * 4
+
+
+def test_offloading_moves_the_optimizer_off_the_gpu() -> None:
+    shape = from_scratch_shape(FromScratch())
+    hardware = LearnerHardware(offload_optimizer=True)
+    memory = learner_memory(shape, "bfloat16", hardware, on_gpu=True, tokens=1, row_tokens=1)
+    assert memory.offloaded == memory.optimizer == 16 * shape.parameters
+    assert memory.states == 4 * shape.parameters
+
+
+SHAPE = from_scratch_shape(FromScratch())
+
+
+def memory(**hardware: Any) -> LearnerMemory:
+    on_gpu = hardware.pop("on_gpu", True)
+    layout = LearnerHardware.model_validate(hardware)
+    return learner_memory(SHAPE, "bfloat16", layout, on_gpu=on_gpu, tokens=1000, row_tokens=100)
+
+
+def test_host_memory_holds_what_is_offloaded_from_a_gpu_only() -> None:
+    """Without a GPU both are one memory, and nothing is saved."""
+    offload = {"offload_optimizer": True, "offload_params": True, "zero_stage": 3}
+    there = memory(**offload)
+    assert there.offloaded == there.optimizer + there.weights
+    assert there.states == there.gradients
+    here = memory(**offload, on_gpu=False)
+    assert (here.offloaded, here.states) == (0, here.weights + here.gradients + here.optimizer)
+
+
+def test_gradient_checkpointing_keeps_one_layer_and_the_inputs_of_all() -> None:
+    plain, less = memory(), memory(gradient_checkpointing=True)
+    layer = plain.activations // SHAPE.num_layers
+    assert less.activations == layer + 1000 * SHAPE.num_layers * 2 * SHAPE.hidden_size
+    assert less.states == plain.states
+
+
+def test_flash_attention_has_no_mask() -> None:
+    saved = memory().activations - memory(attention="flash_attention_2").activations
+    assert saved == 1000 * SHAPE.num_layers * 2 * 100
+
+
+def test_layers_share_the_mask_of_blocks_and_rows_of_one_sequence_have_none() -> None:
+    without = memory(attention="flash_attention_2").activations
+    assert memory(attention="sdpa_blocks").activations == without
+    shared = memory(attention="sdpa_blocks", row_tokens=100).activations - without
+    assert shared == pytest.approx(1000 * 2 * 100, rel=0.01)
+
+
+def test_logits_are_never_all_alive() -> None:
+    """152k logits of a full micro-batch would be larger than the model."""
+    wide = from_scratch_shape(FromScratch(vocab_size=152_064))
+    layout = LearnerHardware()
+    found = learner_memory(wide, "bfloat16", layout, on_gpu=True, tokens=10**6, row_tokens=100)
+    assert found.logits == 3 * 256 * 2**20
+
+
+def test_a_critic_shares_the_policys_gpu() -> None:
+    learner = memory()
+    both = Memory(learner, learner, reference=7, reward_model=5, engine=0, kv_tokens=None)
+    alone = Memory(learner, None, reference=0, reward_model=0, engine=0, kv_tokens=None)
+    assert both.states == 2 * alone.states + 12
+
+
+def test_what_an_iteration_leaves_on_disk_grows_with_what_it_records() -> None:
+    bare = iteration_table_bytes(1000, 800, reference=False, critic=False)
+    sizes = [
+        bare,
+        iteration_table_bytes(1000, 800, reference=True, critic=False),
+        iteration_table_bytes(1000, 800, reference=True, critic=True),
+        iteration_table_bytes(1000, 800, reference=True, critic=True, own=2),
+    ]
+    assert [after - before for before, after in pairwise(sizes)] == [3200, 9600, 6400]
+    assert iteration_table_bytes(2000, 800, reference=False, critic=False) > bare

@@ -1,0 +1,114 @@
+"""What is printed says the arithmetic in words."""
+
+import pytest
+
+from rlcore.models.shape import from_scratch_shape
+from rlcore.plan.batches import all_batches
+from rlcore.plan.data_size import DataSize
+from rlcore.plan.dry_run import render_plan
+from rlcore.plan.machine import check_machine
+from rlcore.plan.room import gib
+from rlcore.plan.stages import StageEstimate
+from rlcore.plan.start import Start
+from rlcore.plan.states import InStore, StageState, State
+from rlcore.plan.text import (
+    batch_lines,
+    duration,
+    engine_lines,
+    sampler_line,
+    stage_lines,
+    store_lines,
+)
+from schemas.model import FromScratch
+from tests.rlcore.plan.small import ROOMY, recipe
+
+
+def test_the_printout_says_the_arithmetic_in_words_and_labels_its_assumptions() -> None:
+    text = render_plan(Start(check_machine(recipe(), ROOMY)))
+    for sentence in (
+        "64 prompts x 8 samples -> 512 sequences -> 2 mini-batch(es) of 256 x 1 epoch(s) -> 2"
+        " optimizer step(s); at most 80 + 40 = 120 tokens a sequence -> 61,440 tokens, 20,480 of"
+        " them sampled",
+        "100 iterations -> 6,400 prompts = 1.6 passes over the training prompts, 51,200 sequences,"
+        " 200 optimizer steps, at most 6,144,000 tokens",
+        "46,080 demonstrations in batches of 64 -> 720 optimizer steps per epoch x 1 epoch(s)",
+        "3 checkpoints x 768 prompts x 9 completions",
+        "at most 361,600 parameters",
+        "ASSUMED speeds and are not guaranteed",
+        "hardware.device = 'auto' means cpu here",
+    ):
+        assert sentence in text, f"missing from the plan: {sentence}\n{text}"
+    assert "\n  name: quickstart\n" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (99.4, "99 s"),
+        (100, "1.7 min"),
+        (5399, "90.0 min"),
+        (5400, "1.5 h"),
+        (1e6, "277.8 h"),
+    ],
+)
+def test_a_time_is_told_in_the_unit_that_people_plan_by(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0.0 MiB"), (12 * 2**20, "12.0 MiB"), (2**30 - 1, "1024.0 MiB"), (3 * 2**29, "1.5 GiB")],
+)
+def test_a_size_is_told_in_mib_or_gib(size: int, words: str) -> None:
+    assert gib(size) == words
+
+
+def test_what_is_not_known_is_said_and_no_zero_is_printed_for_it() -> None:
+    """A stage of '0 s' reads as free."""
+    unknown = StageEstimate("sft", 0.0, 0.0, 2**30, "time unknown")
+    known = StageEstimate("rl", 60.0, 120.0, 2**30)
+    lines = stage_lines([unknown, known], "/store", "9 GiB free", InStore())
+    header, first, _, total, store = lines
+    assert first.split() == ["sft", "unknown", "unknown", "1.0", "GiB", "time", "unknown"]
+    assert total.split() == ["all", "60", "s", "2.0", "min", "2.0", "GiB"]
+    assert (header.split()[0], store) == ("stage", "store: /store, 9 GiB free")
+    data = DataSize(None, None, None, None)
+    lines = batch_lines(recipe(), data, all_batches(recipe(), None))
+    assert lines[0].startswith("data: an unknown number of training prompts, an unknown number of")
+    assert not any("passes over" in line or "evaluate" in line for line in lines)
+
+
+def test_what_is_in_the_store_is_in_no_total() -> None:
+    """Five stages in the store were estimated at 10 to 19 minutes."""
+    estimates = [StageEstimate(stage, 60.0, 90.0, 2**30) for stage in ("sft", "rl", "export")]
+    goes_on = StageState("rl", State.CONTINUES, step=3)
+    found = InStore((StageState("sft", State.CACHED), goes_on))
+    _, sft, rl, export, total, _ = stage_lines(estimates, "/store", "9 GiB free", found)
+    assert sft.split() == ["sft", "in", "the", "store"]
+    assert rl.endswith("1.0 GiB  continues at 4")
+    assert export.split() == ["export", "60", "s", "90", "s", "1.0", "GiB"]
+    assert total.split() == ["to", "run", "2.0", "min", "3.0", "min", "2.0", "GiB"]
+    assert store_lines(found) == ["sft: in the store", "rl: continues at 4"]
+    (line,) = store_lines(InStore(unread="s3://b: no answer"))
+    assert line.endswith("every stage is counted: s3://b: no answer")
+
+
+def test_auto_says_which_engine_samples_and_why() -> None:
+    auto, named = recipe(), recipe(hardware__rollout__engine="vllm")
+    shape = from_scratch_shape(FromScratch())
+    line = sampler_line(auto, "cpu", shape)
+    assert line.startswith("rollout engine: transformers (auto: 361,600 parameters are fewer than")
+    assert line.endswith("RL that has begun goes on with the engine that it recorded")
+    assert sampler_line(auto, "cuda", None).startswith("rollout engine: vllm (auto: the device is")
+    assert sampler_line(auto, "cpu", None).endswith("of parameters, which is not known yet")
+    assert sampler_line(named, "cpu", shape) == "rollout engine: vllm"
+
+
+def test_the_cache_of_an_engine_is_told_by_the_answers_that_fit_it() -> None:
+    (line,) = engine_lines(recipe(), 2**30, kv_tokens=1200, device="cpu")
+    assert "KV cache of 1,200 tokens -> 10 longest sequences at once" in line
+    (line,) = engine_lines(recipe(), 2**30, kv_tokens=10**9, device="cpu")
+    assert "-> 256 longest sequences at once (max_num_seqs = 256)" in line
+    (line,) = engine_lines(recipe(), 2**30, kv_tokens=None, device="cuda")
+    assert line.endswith("50% of its GPU(s), weights included; KV cache unknown without a GPU")

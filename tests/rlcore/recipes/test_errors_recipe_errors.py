@@ -1,0 +1,71 @@
+"""All errors of a recipe at once, each in one sentence on a line of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main
+from flows.places import RECIPES
+from rlcore.recipes.load import load_recipe
+from schemas.errors import UserError
+
+
+def refusal(overrides: dict[str, Any]) -> list[str]:
+    with pytest.raises(UserError) as error:
+        load_recipe("quickstart", overrides, directory=RECIPES)
+    return str(error.value).split("\n")
+
+
+def test_every_error_of_a_file_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One error per attempt makes ten attempts of a recipe that came from elsewhere."""
+    (tmp_path / "mine.yaml").write_text(
+        "model: {model_name_or_path: x}\n"
+        "rl: {num_generations: 8, iterations: -1, rollout: {temperature: 0, top_p: 0.5}}\n"
+        "actor_rollout_ref: {actor: {optim: {lr: 1}}}\n"
+    )
+    assert main(["run", str(tmp_path / "mine.yaml"), "--dry-run"]) == 2
+    lines = capsys.readouterr().err.removeprefix("error: ").strip().split("\n")
+    assert len(lines) == 7
+    assert all(line.startswith(f"recipe '{tmp_path / 'mine.yaml'}': ") for line in lines)
+    for words in (
+        *("data is required", "reward is required", "rl.iterations = -1"),
+        *("'model.path'?", "'rl.rollout.samples'?", "rl.rollout.temperature = 0", f"'{LR}'?"),
+    ):
+        assert sum(words in line for line in lines) == 1, words
+
+
+LR = "rl.update.optimizer.lr"
+
+
+def test_rules_of_one_section_and_misplaced_overrides_are_reported_together() -> None:
+    lines = refusal(
+        {"seed.x": 1, "rl.rollout.samples": 1, "rl.update.mini_batches": 3, "rl.iterations": 4}
+    )
+    assert len(lines) == 3
+    assert "override 'seed' itself" in lines[0]
+    assert "mini_batches = 3" in lines[1]
+    assert "rollout.samples to at least 2" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"model": "Qwen/x"}, "model = 'Qwen/x' is refused: it is a section; write keys below it:"),
+        ({"data.sources": [{"path": "x"}]}, "data.sources.0 is refused: it needs a kind; add one"),
+        ({"reward.functions": "gsm8k"}, "reward.functions = 'gsm8k' is refused: it is a list; wri"),
+        ({"model.revision": 1e5}, "model.revision = 100000.0 is refused: input should be a valid"),
+        ({"data.deduplicate": True}, "YAML reads a bare on, off, yes or no as true or false: quot"),
+        ({"evaluate.checkpoints": []}, "evaluate.checkpoints = [] is refused: tuple should have"),
+        ({"evaluate.pass_k.0.x": 1}, "override 'evaluate.pass_k.0.x': 'evaluate.pass_k.0' is the"),
+        ({LR: float("inf")}, f"{LR} = inf is refused: input should be a finite number; write a"),
+        ({"rl.rollout.prompts": "many"}, "unable to parse string as an integer; write a whole num"),
+    ],
+)
+def test_each_error_is_one_sentence_with_its_remedy(
+    overrides: dict[str, Any], sentence: str
+) -> None:
+    (line,) = refusal(overrides)
+    assert sentence in line
