@@ -47,7 +47,6 @@ CONFINED = {
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",
-        "rlcore/engines/gpu/",
         "rlcore/engines/row_decoder.py",
         "rlcore/engines/shared_prompts.py",
         "rlcore/engines/transformers_engine.py",

@@ -21,9 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlcore.cluster.progress import advance
-from rlcore.engines.gpu.graph_rows import COLUMNS, GraphRows
-from rlcore.engines.gpu.packed_model import PackedModel
-from rlcore.engines.shared_prompts import BLOCK, KeptLayer, SharedPrompts, States
+from rlcore.engines.shared_prompts import BLOCK, KeptLayer, Slots, States
 from rlcore.models.tree_mask import takes_masks
 
 PREFILL_TOKENS = 4096  # of one pass, padding included; a longer prompt has a pass of its own
@@ -60,8 +58,12 @@ AttentionInterface.register(GROUPED, grouped_attention)
 AttentionMaskInterface.register(GROUPED, sdpa_mask)
 
 
-class SharedRows(SharedPrompts):
-    """``Rows`` of a model that ``may_share_prompts``: the keys of equal prompts are kept once."""
+class SharedRows:
+    """``Rows`` of a model that ``may_share_prompts``: the keys of equal prompts are kept once.
+
+    What the rows attend to is ``slots`` and ``hidden``, bool [blocks, 1, T]: the padding of the
+    prompts, None where there is none.
+    """
 
     def __init__(
         self,
@@ -72,10 +74,15 @@ class SharedRows(SharedPrompts):
         room: int,
     ) -> None:
         """``room``: columns for tokens of the rows; the rest as ``CachedRows``'s."""
-        self._model = model
-        layers = [KeptLayer(each, len(prompt_of), room) for each in zip(*passes, strict=True)]
-        super().__init__(layers, prompt_of, lengths, passes[0][0][0].shape[1], model.device)
-        self._cache = Cache(layers=list(layers))
+        self._model, self._device = model, model.device
+        self.layers = [KeptLayer(each, len(prompt_of), room) for each in zip(*passes, strict=True)]
+        self._prompt_of, self._heads = prompt_of, passes[0][0][0].shape[1]
+        before = lengths[0] - torch.tensor(lengths)  # columns of padding
+        padding = torch.arange(lengths[0]) < before[:, None, None]
+        self.hidden = padding.to(self._device) if before.any() else None
+        self._blocks = torch.arange(len(lengths))  # the prompt of each
+        self._share()
+        self._cache = Cache(layers=list(self.layers))
 
     def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Append a token to each row; return the logits behind it, [B, V]."""
@@ -89,6 +96,28 @@ class SharedRows(SharedPrompts):
             logits_to_keep=1,
             continued=self,
         ).logits[:, -1]
+
+    def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
+        """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
+        All are indices on CPU."""
+        places, rows = to.to(self._device), source.to(self._device)
+        for layer in self.layers:
+            layer.move(places, rows)
+        self._prompt_of = self._prompt_of[order]
+        if not self.slots.keep(order):
+            self._share()
+
+    def _share(self) -> None:
+        """Give each block of new slots the keys of its prompt."""
+        self.slots = Slots(self._prompt_of, self._heads, self._device)
+        if torch.equal(self.slots.prompts, self._blocks):
+            return
+        taken = torch.searchsorted(self._blocks, self.slots.prompts).to(self._device)
+        self._blocks = self.slots.prompts
+        if self.hidden is not None:
+            self.hidden = self.hidden[taken]
+        for layer in self.layers:
+            layer.select(taken)
 
 
 def may_share_prompts(model: PreTrainedModel) -> bool:
@@ -230,10 +259,8 @@ class RowDecoder:
         most: int,
         *,
         shared: bool = False,
-        packed: PackedModel | None = None,
     ) -> None:
-        """Compute ``prompts``; at most ``most`` tokens will follow. ``shared``: as ``SharedRows``.
-        ``packed``: with the weights of ``model``, by CUDA graphs on a GPU."""
+        """Compute ``prompts``; at most ``most`` tokens will follow. ``shared``: ``SharedRows``."""
         self._model, self._device = model, model.device
         rows_of: dict[tuple[int, ...], list[int]] = {}
         for row, prompt in enumerate(prompts):
@@ -251,9 +278,7 @@ class RowDecoder:
             logits.append(logits_BV)
         self.logits = torch.cat(logits)[prompt_of.to(self._device)]
         self._rows: Rows
-        if packed is not None:
-            self._rows = GraphRows(packed, passes, prompt_of, lengths, min(most, COLUMNS))
-        elif shared:
+        if shared:
             self._rows = SharedRows(model, passes, prompt_of, lengths, min(most, BLOCK))
         else:
             self._rows = CachedRows(model, passes, prompt_of, lengths, most)

@@ -103,21 +103,17 @@ class KeptLayer(DynamicLayer):
             for each in self._of_prompts
         ]
 
-    def append(self, keys_values: torch.Tensor) -> None:
-        """Append a token to each row: keys, then values, [B, 2 * K, D]."""
-        if self._end == self._own.shape[3]:
-            self._own = torch.nn.functional.pad(self._own, (0, 0, 0, BLOCK))
-        rows = keys_values.shape[0]
-        by_kind = keys_values.unflatten(1, (2, self._heads)).transpose(0, 1)
-        self._own[:, :rows, :, self._end] = by_kind
-        self._end += 1
-
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **options: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append a token to each row, [B, K, 1, D] of keys and of values, and return them."""
         del args, options
-        self.append(torch.cat((key_states, value_states), 1)[:, :, 0])
+        if self._end == self._own.shape[3]:
+            self._own = torch.nn.functional.pad(self._own, (0, 0, 0, BLOCK))
+        self._own[:, : len(key_states), :, self._end] = torch.stack((key_states, value_states))[
+            :, :, :, 0
+        ]
+        self._end += 1
         return key_states, value_states
 
     def get_seq_length(self) -> int:
@@ -135,17 +131,6 @@ class KeptLayer(DynamicLayer):
         row's own tokens, in that form. ``hidden``: bool [blocks, 1, T], padding of the prompts."""
         own_keys, own_values = self._own.flatten(1, 2)[:, : len(queries), : self._end]
         own_scores = torch.bmm(queries, own_keys.transpose(1, 2))
-        return self._read(queries, slots, hidden, own_scores, own_values)
-
-    def _read(
-        self,
-        queries: torch.Tensor,
-        slots: Slots,
-        hidden: torch.Tensor | None,
-        own_scores: torch.Tensor,
-        own_values: torch.Tensor,
-    ) -> torch.Tensor:
-        """``attend`` from the scores of the rows' own tokens on, [B * K, G, tokens]."""
         _, group, dim = queries.shape
         keys, values = self._of_prompts
         size, width = slots.size, keys.shape[1]
@@ -162,51 +147,3 @@ class KeptLayer(DynamicLayer):
 
 def _taken(entries: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
     return entries if index is None else entries.index_select(0, index)
-
-
-class SharedPrompts:
-    """Rows whose ``layers`` keep the keys of equal prompts once; what they attend to is ``slots``
-    and ``hidden``, bool [blocks, 1, T]: the padding of the prompts, None where there is none."""
-
-    def __init__(
-        self,
-        layers: Sequence[KeptLayer],
-        prompt_of: torch.Tensor,
-        lengths: Sequence[int],
-        heads: int,
-        device: torch.device,
-    ) -> None:
-        """``prompt_of``: the prompt of each row, int64 [B] on CPU; ``lengths``: of each prompt, in
-        tokens, the longest first; ``heads``: K."""
-        self.layers = layers
-        self._prompt_of, self._heads, self._device = prompt_of, heads, device
-        before = lengths[0] - torch.tensor(lengths)  # columns of padding
-        padding = torch.arange(lengths[0]) < before[:, None, None]
-        self.hidden = padding.to(device) if before.any() else None
-        self._blocks = torch.arange(len(lengths))  # the prompt of each
-        self._share()
-
-    def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
-        """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
-        All are indices on CPU."""
-        places, rows = to.to(self._device), source.to(self._device)
-        for layer in self.layers:
-            layer.move(places, rows)
-        self._prompt_of = self._prompt_of[order]
-        if not self.slots.keep(order):
-            self._share()
-
-    def _share(self) -> None:
-        """Give each block of new slots the keys of its prompt."""
-        self.slots = self._new_slots()
-        if torch.equal(self.slots.prompts, self._blocks):
-            return
-        taken = torch.searchsorted(self._blocks, self.slots.prompts).to(self._device)
-        self._blocks = self.slots.prompts
-        if self.hidden is not None:
-            self.hidden = self.hidden[taken]
-        for layer in self.layers:
-            layer.select(taken)
-
-    def _new_slots(self) -> Slots:
-        return Slots(self._prompt_of, self._heads, self._device)

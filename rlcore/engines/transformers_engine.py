@@ -1,7 +1,5 @@
 """The rollout engine without vLLM: batched decoding of a transformers model, a check of its
 decoder, and the draw of one token per row. Axes: B rows, V vocabulary.
-
-Axes: B rows, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,6 @@ from transformers import (
 
 from rlcore.cluster.progress import advance
 from rlcore.cluster.surroundings import limit_onednn
-from rlcore.engines.gpu.packed_model import PackedModel, packable
 from rlcore.engines.row_decoder import GROUPED, RowDecoder, may_share_prompts
 from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import (
@@ -32,7 +29,7 @@ from rlcore.engines.types import (
     check_requests,
     check_token_ids,
 )
-from rlcore.engines.weight_check import read_update, require_verified, verify_handed, verify_shared
+from rlcore.engines.weight_check import read_update, require_verified, verify_handed
 from rlcore.models.architectures import check_states, plain_attention
 from rlcore.models.names import file_shapes, from_files
 from rlcore.models.weight_digest import UNVERIFIED, SumTap, WeightStamp, WeightUpdate
@@ -102,22 +99,19 @@ def _kept(logits_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 
 PROMPTS, MORE = (5, 5, 2), 3  # tokens: two rows share a prompt and one has padding
-LONGEST = max(PROMPTS) + MORE
 FURTHEST = {torch.float32: 1e-3, torch.bfloat16: 0.04}  # of a logit, over the greatest logit
 
 
 @torch.no_grad()
-def is_right(
-    model: PreTrainedModel, *, shared: bool = False, packed: PackedModel | None = None
-) -> bool:
-    """Return whether ``RowDecoder`` with these arguments gives the logits of ``model``, within its
+def is_right(model: PreTrainedModel, *, shared: bool = False) -> bool:
+    """Return whether ``RowDecoder`` gives the logits of ``model``, within its
     dtype's rounding. The model holds noise in (-``NOISE``, ``NOISE``), and the same bits after
     it."""
     draw, vocabulary = Random(0), range(model.config.get_text_config().vocab_size)
     common, alone = (draw.choices(vocabulary, k=length) for length in PROMPTS[1:])
     rows = [common, list(common), alone]
     with _moderate(model):
-        decoder = RowDecoder(model, rows, MORE, shared=shared, packed=packed)
+        decoder = RowDecoder(model, rows, MORE, shared=shared)
         worst = 0.0
         for _ in range(MORE):
             more = draw.choices(vocabulary, k=len(rows))
@@ -179,9 +173,8 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class TransformersEngine(WholeBatches):
     """``RolloutEngine`` on a transformers model.
 
-    Prompts and rows are computed by transformers' own forward pass, on a GPU rows of models of
-    ``packed_model.CLASSES`` by ``PackedModel``. How rows are continued is proven against the model
-    when the engine is built.
+    Prompts and rows are computed by transformers' own forward pass. How rows are continued is
+    proven against the model when the engine is built.
     A row's random numbers come from its own generator, seeded by the request, so that the
     composition of the batch changes a row by float rounding only.
     """
@@ -205,19 +198,10 @@ class TransformersEngine(WholeBatches):
         self._model = model.eval()
         self._shapes = file_shapes(self._model)
         self.vocab_size: int = self._model.config.get_text_config().vocab_size
-        positions = max(spec.max_model_len, LONGEST)
-        packs = packable(self._model, spec.device)
-        self._packed = PackedModel(self._model, positions) if packs else None
         generator = torch.Generator(spec.device).manual_seed(spec.seed)
         for parameter in self._model.requires_grad_(False).parameters():
             parameter.uniform_(-NOISE, NOISE, generator=generator)
         self._shared = shares_prompts(self._model)
-        if self._packed is not None and not is_right(self._model, packed=self._packed):
-            raise UserError(
-                f"hardware.rollout.engine = 'transformers' does not decode {type(model).__name__}"
-                " with the logits of the installed transformers; install the versions of"
-                " infra/constraints.txt"
-            )
         self._strings = StopStrings(spec.model_dir)
         self._stamp = UNVERIFIED
 
@@ -273,8 +257,6 @@ class TransformersEngine(WholeBatches):
         for name, tensor in from_files(self._model, dict(tap.through(state.items()))).items():
             own[name].copy_(tensor)
         verify_handed(tap.digests, update.sums)
-        if self._packed is not None:
-            verify_shared(self._packed.moved(self._model))
         self._stamp = update.stamp
         return self._stamp
 
@@ -297,7 +279,7 @@ class TransformersEngine(WholeBatches):
         limits = [min(each.max_new_tokens, longest - len(each.token_ids)) for each in requests]
         limits_B, most = torch.tensor(limits), max(limits)
         prompts = [request.token_ids for request in requests]
-        rows = RowDecoder(self._model, prompts, most, shared=self._shared, packed=self._packed)
+        rows = RowDecoder(self._model, prompts, most, shared=self._shared)
         uniforms_TB = _uniforms(requests, sampling).T.contiguous().to(device)
         stops_V = torch.zeros(self.vocab_size, dtype=torch.bool)
         stops_V[[token for token in sampling.stop_token_ids if token < self.vocab_size]] = True

@@ -75,16 +75,6 @@ def verify_loaded(unloaded: set[str]) -> None:
         )
 
 
-def verify_shared(moved: set[str]) -> None:
-    """Raise ``WeightSyncError`` naming ``moved``, parameters that were loaded in another place than
-    what is sampled from."""
-    if moved:
-        raise WeightSyncError(
-            f"{len(moved)} of the model's parameters lie apart from the packed weights that are"
-            f" sampled from, which are stale: {_named(moved)}; build the engine anew"
-        )
-
-
 def require_verified(stamp: WeightStamp) -> None:
     """Raise ``WeightSyncError`` when ``stamp`` is not of verified weights."""
     if stamp == UNVERIFIED:

@@ -1,5 +1,5 @@
-"""A class of typed, documented methods as an environment: the policy calls them by text, in the form
-that the chat templates of Hermes and Qwen show:
+"""A class of typed, documented methods as an environment: the policy calls them by text, in the
+form that the chat templates of Hermes and Qwen show:
 
     <tool_call>{"name": ..., "arguments": {...}}</tool_call>
 

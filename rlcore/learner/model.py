@@ -12,7 +12,6 @@ from rlcore.learner.spec import LearnerSpec
 from rlcore.models.architectures import plain_attention
 from rlcore.models.files import COMPANION_FILES, with_dtype
 from rlcore.models.gpu.blocks import BLOCKS
-from rlcore.models.gpu.norms import speed_up_norms
 from rlcore.models.logprobs import TokenLogprobModel, check_head, turn_off_dropout
 from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
 from rlcore.models.weight_files import checkpoint_shapes, read_checkpoint
@@ -58,8 +57,6 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
             reference.to(device).requires_grad_(False)
         model = TokenLogprobModel(lm, reference).to(device).train()
         check_head(model)
-    if device == "cuda":
-        speed_up_norms(lm)
     if spec.gradient_checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model

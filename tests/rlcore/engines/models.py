@@ -68,7 +68,7 @@ def _gpt2() -> Any:
     return _varied(GPT2LMHeadModel(config))
 
 
-PACKED: dict[str, Callable[[], Any]] = {
+LLAMA_LIKE: dict[str, Callable[[], Any]] = {
     "Qwen2, tied": lambda: _varied(
         Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True))
     ),

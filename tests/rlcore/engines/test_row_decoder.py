@@ -9,13 +9,13 @@ from rlcore.engines import row_decoder, shared_prompts
 from rlcore.engines.types import Sampling, TurnRequest
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.conftest import tiny_model
-from tests.rlcore.engines.models import CONTEXT, OTHERS, PACKED, VOCAB
+from tests.rlcore.engines.models import CONTEXT, LLAMA_LIKE, OTHERS, VOCAB
 from tests.rlcore.engines.rows import engine_of, furthest, requests_of_budgets
 
 NEAR = 1e-5  # nats, float32
 
 
-@pytest.mark.parametrize("kind", [*PACKED, *OTHERS])
+@pytest.mark.parametrize("kind", [*LLAMA_LIKE, *OTHERS])
 def test_logprobs_are_those_of_the_whole_sequence(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -24,7 +24,7 @@ def test_logprobs_are_those_of_the_whole_sequence(
     monkeypatch.setattr(row_decoder, "BLOCK", 8)  # buffers that grow
     monkeypatch.setattr(shared_prompts, "BLOCK", 8)
     torch.manual_seed(3)
-    engine = engine_of((PACKED | OTHERS)[kind](), tmp_path)
+    engine = engine_of((LLAMA_LIKE | OTHERS)[kind](), tmp_path)
     assert engine._shared == (kind != "sliding window")
     requests = requests_of_budgets(9, samples=3)
     stops = tuple(range(3))

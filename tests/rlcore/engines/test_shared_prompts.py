@@ -34,7 +34,7 @@ def test_each_row_attends_to_its_prompt_and_its_own_tokens(counts: list[int]) ->
         rows = len(prompt_of)
         new = torch.randn(rows, 2 * HEADS, DIM, generator=draw)
         queries = torch.randn(rows, HEADS, GROUP, DIM, generator=draw)
-        layer.append(new)
+        layer.update(*new.unflatten(1, (2, HEADS)).unsqueeze(-2).unbind(1))
         own = [
             torch.cat((each, new[row].view(2, HEADS, 1, DIM)), 2) for row, each in enumerate(own)
         ]
