@@ -33,7 +33,7 @@ from flows.commands.worker import add_worker
 from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
 from flows.study import add_study
-from rlcore.cluster.surroundings import settle, switch_off
+from rlcore.cluster.host_settings import settle, switch_off
 from rlcore.recipes.redaction import harmless
 from schemas.errors import UserError
 

@@ -7,7 +7,7 @@ from typing import Any
 import argcomplete
 from argcomplete.completers import FilesCompleter
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 
 
 def complete(parser: argparse.ArgumentParser) -> None:

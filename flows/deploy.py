@@ -37,7 +37,7 @@ from prefect.types.entrypoint import EntrypointType
 
 from flows.evolve import evolve
 from flows.flow_runs import CATCH_UP, POOL
-from flows.places import AUTOMATIONS, RECIPES, ROOT
+from flows.paths import AUTOMATIONS, RECIPES, ROOT
 from flows.retrain import retrain
 from flows.rl_pipeline import rl_pipeline
 from rlcore.recipes.load import load_recipe, read_tree, recipe_names

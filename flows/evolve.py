@@ -5,7 +5,7 @@ from typing import Any, Literal
 from prefect import flow
 
 from flows.form import evolve_name
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.redaction import redacting
 from tasks.evolve import (
     evolve_round,

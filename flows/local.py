@@ -22,9 +22,9 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from flows import services
-from flows.places import RECIPES, REPORTS, ROOT
-from rlcore.cluster.surroundings import OFF, settle
-from rlcore.plan.start import check_start
+from flows.paths import RECIPES, REPORTS, ROOT
+from rlcore.cluster.host_settings import OFF, settle
+from rlcore.plan.preconditions import check_start
 from rlcore.recipes.load import load_recipe, recipe_names
 from schemas.errors import UserError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.recipes.errors import NAMED
 from rlcore.results.queries import describe
 from rlcore.rewards.registry import BUILTIN

@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from flows.form import retrain_name
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from flows.rl_pipeline import rl_pipeline
 from rlcore.evaluation.promotion import Verdict
 from rlcore.models.files import model_directory

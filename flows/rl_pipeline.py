@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow
 
 from flows.form import pipeline_name, with_fields
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from flows.rl_loop import rl
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe

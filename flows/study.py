@@ -24,7 +24,7 @@ from flows.outcomes import (
     write_results,
 )
 from flows.output import add_format, print_rows, progress_on_stderr
-from flows.places import RECIPES, ROOT
+from flows.paths import RECIPES, ROOT
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def study(options: argparse.Namespace) -> int:
 
     Raises UserError, before anything is trained, for a recipe that cannot be studied or started.
     """
-    from rlcore.plan.start import check_start
+    from rlcore.plan.preconditions import check_start
     from rlcore.recipes.load import load_recipe
 
     swept = variants(options.override)

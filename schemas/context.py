@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from schemas.generated import EnvironmentSource
+from schemas.generators import EnvironmentSource
 from schemas.names import ENVIRONMENT
 from schemas.reward_model import SampledPreferences
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from schemas.errors import did_you_mean
-from schemas.generated import (
+from schemas.generators import (
     GENERATED,
     ArithmeticSource,
     EnvironmentSource,

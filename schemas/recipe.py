@@ -15,7 +15,7 @@ from schemas.context import context_rules, environment_rules
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
 from schemas.evolve import EvolveSection
-from schemas.generated import EnvironmentSource
+from schemas.generators import EnvironmentSource
 from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName

@@ -10,7 +10,7 @@ from rlcore.engines.pool import load_model_directory
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.evaluation.evaluate import section_of
 from rlcore.models.files import model_directory
-from rlcore.models.stops import stops_of
+from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.provenance import ENGINE
 from rlcore.rollout.episodes import episodes_of

@@ -22,7 +22,7 @@ from rlcore.evolve.scores import figures, score_answers
 from rlcore.evolve.session import Session, with_turns
 from rlcore.models.base import check_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model
-from rlcore.plan.start import check_evolve
+from rlcore.plan.preconditions import check_evolve
 from rlcore.recipes.load import load_recipe, recipe_digest, sampling_code
 from rlcore.recipes.redaction import redacting
 from rlcore.report.text import code as as_code

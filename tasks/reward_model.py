@@ -10,7 +10,7 @@ from prefect.logging import get_run_logger
 from rlcore.engines.pool import load_model_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
-from rlcore.models.stops import stops_of
+from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.supervised.loop import Training
 from rlcore.supervised.preference_files import read_preferences

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from prefect.logging import get_run_logger
 
 from rlcore.models.files import MODEL_FOLDER, model_directory
-from rlcore.models.stops import stops_of
+from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rl.phases import Phases
 from rlcore.rl.prompts import PromptRows

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.engines.types import EngineSpec
 from rlcore.engines.vllm_engine import engine_env
 from rlcore.learner.packing_check import LISTED
@@ -57,7 +57,7 @@ sampler and learner. Hybrids, whose layers keep states besides keys and values, 
 alone; a recipe that would sample them by the `transformers` engine is refused.
 
 Weights have one set of names everywhere: those that `save_pretrained` writes for the class
-(`rlcore/models/names.py`). A base model under older names, or with buffers of no use, is written
+(`models/weight_names.py`). A base model under older names, or with buffers of no use, is written
 under these; one that lacks a weight or holds one that its class does not have is refused by the dry
 run. Scaling and soft-capping of logits (Granite, Cohere, Falcon-H1, Gemma 2) are applied wherever
 log-probs are computed, and a class that caps the scores of its attention (Gemma 2) is computed by

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.learner.packing_check import LISTED
 from tests.architectures import HYBRIDS, overrides, try_all, write_model
 

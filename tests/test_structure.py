@@ -41,7 +41,8 @@ CONFINED = {
     "openai": ("rlcore/rewards/judges/client.py",),
     "mcp": ("rlcore/envs/mcp.py",),
     "duckdb": tuple(
-        f"rlcore/results/{name}.py" for name in ("conditions", "held", "index", "queries", "views")
+        f"rlcore/results/{name}.py"
+        for name in ("column_cache", "conditions", "index", "queries", "views")
     ),
     "matplotlib": ("rlcore/report/draw.py", "rlcore/report/write.py"),
     "transformers": (

@@ -14,7 +14,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
     "tests/schemas/test_environment.py": ("schemas/context.py",),
     "tests/rlcore/recipes/test_errors_recipe_keys.py": ("rlcore/recipes/foreign_keys.py",),
-    "tests/test_wheel.py": ("flows/places.py",),
+    "tests/test_wheel.py": ("flows/paths.py",),
     "tests/flows/commands/test_reward.py": (
         "rlcore/plan/reward_rows.py",
         "rlcore/plan/reward_scores.py",
@@ -61,7 +61,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/cluster/test_clusters.py": (
         "rlcore/cluster/lazy.py",
         "rlcore/cluster/ray_cluster.py",
-        "rlcore/cluster/shell.py",
+        "rlcore/cluster/worker_object.py",
     ),
     "tests/rlcore/diagnostics/test_checks.py": (
         "rlcore/diagnostics/policy_checks.py",
@@ -81,7 +81,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/report/facts.py",
         "rlcore/report/samples.py",
     ),
-    "tests/schemas/test_data.py": ("schemas/generated.py",),
+    "tests/schemas/test_data.py": ("schemas/generators.py",),
     "tests/rlcore/models/test_smollm2.py": ("flows/commands/models.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
     "tests/rlcore/supervised/test_sft.py": ("rlcore/supervised/loop.py",),

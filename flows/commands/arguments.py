@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.results.folders import RUNS
 from schemas.errors import UserError
 

@@ -22,8 +22,8 @@ import psutil
 
 from flows import local, services
 from flows.output import add_format, print_rows
-from flows.places import CONSTRAINTS, ROOT
-from rlcore.cluster.surroundings import obstacles
+from flows.paths import CONSTRAINTS, ROOT
+from rlcore.cluster.host_settings import obstacles
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 PROJECT = "rl-pipeline"

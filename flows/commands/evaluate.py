@@ -65,7 +65,7 @@ def evaluate(options: argparse.Namespace) -> int:
     Raises UserError for a model, a recipe or a run that there is not, before anything starts, and
     for a model that does not fit the recipe's data.
     """
-    from rlcore.plan.start import check_evaluation, check_model
+    from rlcore.plan.preconditions import check_evaluation, check_model
     from rlcore.results.subject import model_path
     from tasks.evaluate_model import evaluate_model, with_model
 

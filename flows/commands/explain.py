@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import add_overrides, overrides_of
 from flows.output import add_format, print_rows
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import argparse
 from typing import Any
 
 from flows.output import add_format, print_rows
-from flows.places import RECIPES
+from flows.paths import RECIPES
 
 
 def add_recipes(commands: Any) -> None:

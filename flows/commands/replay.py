@@ -102,7 +102,7 @@ def _walk(options: argparse.Namespace, recorded: "RecordedIterations", recipe: "
     from rlcore.models.files import model_directory
     from rlcore.models.tokenizer import load_tokenizer
     from rlcore.rl.replay import Replay
-    from rlcore.rl.walk import walk
+    from rlcore.rl.token_trace import walk
 
     number = options.iteration
     with (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import add_overrides, add_runs_folder, overrides_of
 from flows.output import add_format, print_rows, progress_on_stderr, tell, terminal_width
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from schemas.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:

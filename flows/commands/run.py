@@ -14,7 +14,7 @@ from flows.commands.arguments import (
 )
 from flows.inline import end, run_inline
 from flows.output import print_json
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.results.folders import RECIPE
 from schemas.errors import UserError
 
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     A run ends the process: with 0 when it completed (docs/exit_codes.md). Raises UserError, before
     anything starts, for what ``check_start`` refuses.
     """
-    from rlcore.plan.start import check_start
+    from rlcore.plan.preconditions import check_start
     from schemas.stages import check_stages
 
     if options.dry_run and options.format == "json":
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
     check_stages(recipe, options.refresh, options.until)
     start = check_start(recipe, call_judges=options.call_judges)
     if options.dry_run:
-        from flows.cached import stages_in_store
+        from flows.stage_status import stages_in_store
         from rlcore.plan.dry_run import render_plan
         from rlcore.recipes.origins import Origins
 
@@ -156,7 +156,7 @@ def _rerun(options: argparse.Namespace) -> int:
 
     Raises UserError for a run that there is not, and a stage that its recipe lacks.
     """
-    from rlcore.plan.start import check_start
+    from rlcore.plan.preconditions import check_start
     from rlcore.results.run import Run
     from schemas.stages import check_stages
 
@@ -199,7 +199,7 @@ def _fork(options: argparse.Namespace) -> int:
     Raises UserError, before anything starts, for a run or an iteration that there is not, a
     checkpoint that is gone, and overrides that make another model than that of the checkpoint.
     """
-    from rlcore.plan.start import check_fits, check_start
+    from rlcore.plan.preconditions import check_fits, check_start
     from rlcore.results.run import Run
     from rlcore.rl.fork import Fork
     from rlcore.rl.records import RecordedIterations

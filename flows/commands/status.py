@@ -52,7 +52,7 @@ def _stages(options: argparse.Namespace) -> int:
 
     Raises UserError where the recipe is wrong, or the store or a file of it cannot be read.
     """
-    from flows.cached import stages_in_store
+    from flows.stage_status import stages_in_store
 
     recipe = recipe_of(options)
     found = stages_in_store(recipe, accept_code=options.accept_code)

@@ -9,7 +9,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

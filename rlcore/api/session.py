@@ -27,13 +27,13 @@ from rlcore.api.configs import TrainingConfig
 from rlcore.api.progress import CURVES, TrainingBar, curves
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
-from rlcore.cluster.surroundings import settle, switch_off
+from rlcore.cluster.host_settings import settle, switch_off
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.models.base import check_model_files, copy_base_model, load_pretrained, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, read_config
 from rlcore.models.soundness import check_tokenizer_fits
-from rlcore.models.stops import record_stops, stops_of
+from rlcore.models.stop_tokens import record_stops, stops_of
 from rlcore.models.tokenizer import has_chat_template, load_tokenizer
 from rlcore.plan.machine import check_machine
 from rlcore.recipes.load import recipe_digest

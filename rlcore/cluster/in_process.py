@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from rlcore.cluster.shell import Shell
 from rlcore.cluster.types import Placement, new_rendezvous_file
+from rlcore.cluster.worker_object import Shell
 from schemas.errors import UserError
 
 

@@ -30,12 +30,12 @@ from ray.exceptions import AuthenticationError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlcore.cluster.address import MODE, REFUSED, check_address, require_token
+from rlcore.cluster.host_settings import RAY, settle, socket_folder, switch_off
 from rlcore.cluster.progress import Sign, report_to
 from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
-from rlcore.cluster.shell import Shell
-from rlcore.cluster.surroundings import RAY, settle, socket_folder, switch_off
 from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout, new_rendezvous_file
 from rlcore.cluster.watch import LOOK_S, CallWatch, end, logged
+from rlcore.cluster.worker_object import Shell
 from rlcore.recipes.redaction import redacting
 from schemas.errors import UserError
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from rlcore.data.drawn import Example, Generator
-from schemas.generated import ARITHMETIC, ArithmeticSource
+from rlcore.data.task_sampling import Example, Generator
+from schemas.generators import ARITHMETIC, ArithmeticSource
 
 KINDS = {
     "add": "+",

@@ -14,7 +14,7 @@ from rlcore.rewards.child import main
 def serve(link: socket.socket) -> None:
     """Answer each part that arrives on ``link`` until the parent closes it."""
     from rlcore.data.messages import decode_part, decode_setup, encode_answer, tokenizer_digest
-    from rlcore.data.part import prepare_part
+    from rlcore.data.prepare_part import prepare_part
 
     messages = Connection(link.detach())
     try:

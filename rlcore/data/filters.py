@@ -16,7 +16,7 @@ from rlcore.models.chat import (
     encode_demonstrations,
     encode_prompts,
 )
-from rlcore.models.stops import closing_token
+from rlcore.models.stop_tokens import closing_token
 from rlcore.models.tokenizer import special_tokens
 from schemas.data import DataSection
 from schemas.errors import UserError

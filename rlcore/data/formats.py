@@ -13,8 +13,8 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlcore.store.bounded import read_json
-from rlcore.store.outside import expanded_path
+from rlcore.store.inputs import expanded_path
+from rlcore.store.limits import read_json
 from schemas.errors import UserError
 
 PARQUET = ".parquet"

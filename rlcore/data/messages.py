@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from rlcore.data.part import Columns, Kept, Part, Prepared, Work
+from rlcore.data.prepare_part import Columns, Kept, Part, Prepared, Work
 from rlcore.data.rows import RawTable, Row
 from rlcore.models.tokenizer import load_saved, tokenizer_file
 from schemas.data import DataSection

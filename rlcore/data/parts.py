@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.data.generated import generated_rows
+from rlcore.data.generators import generated_rows
 from rlcore.data.messages import decode_answer, encode_part, encode_setup, tokenizer_digest
 from rlcore.data.normalise import columns_of, form_of
-from rlcore.data.part import PART_ROWS, Part, Prepared, Work, prepare_part
+from rlcore.data.prepare_part import PART_ROWS, Part, Prepared, Work, prepare_part
 from rlcore.data.rows import RawTable
 from rlcore.data.sources import open_source
 from rlcore.models.tokenizer import tokenizer_file
@@ -23,7 +23,7 @@ from rlcore.rewards.link import Child
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
-from schemas.generated import GeneratedSource
+from schemas.generators import GeneratedSource
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 import polars as pl
 
-from rlcore.data.gathered import TEST, TRAIN, Gathered, counts_of
-from rlcore.data.part import ASKED, SAID, SPLITS, STAGES, Prepared, Work
+from rlcore.data.combine import TEST, TRAIN, Gathered, counts_of
 from rlcore.data.parts import Parts, prepare_parts
+from rlcore.data.prepare_part import ASKED, SAID, SPLITS, STAGES, Prepared, Work
 from rlcore.data.rows import Reject
 from rlcore.data.screen import check_rejects, screen
 from rlcore.data.split import NO_DEMONSTRATIONS, first_for_test, last_for_validation, no_prompts

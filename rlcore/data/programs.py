@@ -21,8 +21,8 @@ from functools import cache
 from itertools import product
 
 from rlcore.algorithms.seeds import stream_seed
-from rlcore.data.drawn import Example, Generator
-from schemas.generated import PROGRAMS, ProgramsSource
+from rlcore.data.task_sampling import Example, Generator
+from schemas.generators import PROGRAMS, ProgramsSource
 
 # Operators in the order of use. A sum before a product needs parentheses. No quotient follows a
 # sum, since it would hide most errors in that sum from the tests.

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from rlcore.data.generated import generated_rows
+from rlcore.data.generators import generated_rows
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import RawTable, Reject, Row, said
 from rlcore.data.sources import count_rows, open_source, read_source, source_files
 from schemas.data import DataSection, MathSource, ReadSource
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
-from schemas.generated import GeneratedSource
+from schemas.generators import GeneratedSource
 
 
 def read_rows(

@@ -25,7 +25,7 @@ from rlcore.data.formats import (
 )
 from rlcore.data.rows import RawTable
 from rlcore.models.files import hub_unreachable
-from rlcore.store.outside import (
+from rlcore.store.inputs import (
     Read,
     expanded_path,
     hub_read,
@@ -43,7 +43,7 @@ from schemas.data import (
     ReadSource,
 )
 from schemas.errors import UserError, did_you_mean
-from schemas.generated import GeneratedSource
+from schemas.generators import GeneratedSource
 from schemas.model import ModelSection
 
 GSM8K = "openai/gsm8k"

@@ -18,7 +18,7 @@ from rlcore.diagnostics.measures import (
     has_critic,
 )
 from rlcore.diagnostics.types import Check, Stream
-from rlcore.rl.answers import NEVER_RIGHT, RECENT
+from rlcore.rl.unsolved_prompts import NEVER_RIGHT, RECENT
 from schemas.names import REWARD_MODEL
 
 

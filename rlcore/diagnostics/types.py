@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rlcore.rl.answers import LEAST_ANSWERS, RECENT, RecentAnswers
+from rlcore.rl.unsolved_prompts import LEAST_ANSWERS, RECENT, RecentAnswers
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from schemas.recipe import Recipe

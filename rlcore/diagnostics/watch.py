@@ -23,7 +23,7 @@ from rlcore.diagnostics.memory import MESSAGE, OUT_OF_MEMORY, ran_out, remedy
 from rlcore.diagnostics.policy_checks import CRITIC_CHECKS, POLICY_CHECKS
 from rlcore.diagnostics.reward_checks import RECIPE_CHECKS, REWARD_CHECKS
 from rlcore.diagnostics.types import Check, Evidence, Stream
-from rlcore.rewards.unscored import RewardFailureError, RewardTimeoutError
+from rlcore.rewards.unscored_rows import RewardFailureError, RewardTimeoutError
 from rlcore.rl.groups import DynamicSamplingError
 from rlcore.rl.guards import SamplerDriftError
 from rlcore.store.tables import polars_schema

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
-from rlcore.cluster.surroundings import SPINNING
+from rlcore.cluster.host_settings import SPINNING
 from rlcore.engines.types import EngineSpec
 from schemas.errors import UserError
 from schemas.hardware import AUTO, SMALL_PARAMETERS, HardwareSection

@@ -15,8 +15,8 @@ from transformers import (
     PreTrainedModel,
 )
 
+from rlcore.cluster.host_settings import limit_onednn
 from rlcore.cluster.progress import advance
-from rlcore.cluster.surroundings import limit_onednn
 from rlcore.engines.row_decoder import GROUPED, RowDecoder, may_share_prompts
 from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import (
@@ -31,9 +31,9 @@ from rlcore.engines.types import (
 )
 from rlcore.engines.weight_check import read_update, require_verified, verify_handed
 from rlcore.models.architectures import check_states, plain_attention
-from rlcore.models.names import file_shapes, from_files
 from rlcore.models.weight_digest import UNVERIFIED, SumTap, WeightStamp, WeightUpdate
 from rlcore.models.weight_files import checkpoint_shapes
+from rlcore.models.weight_names import file_shapes, from_files
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rlcore.cluster.host_settings import LOOPBACK_ENV
 from rlcore.cluster.progress import advance
-from rlcore.cluster.surroundings import LOOPBACK_ENV
 from rlcore.engines.stop_strings import StopStrings
 from rlcore.engines.types import (
     EngineSpec,

@@ -21,7 +21,7 @@ from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.fingerprint import installed
 from schemas.artifacts import ArtifactRef
 from schemas.data import AimeSource, FileSource, Gsm8kSource, HubSource, MathSource, Source
-from schemas.generated import (
+from schemas.generators import (
     ArithmeticSource,
     EnvironmentSource,
     InstructionsSource,

@@ -15,7 +15,7 @@ from rlcore.engines.types import Sampling
 from rlcore.evaluation.summary import summarize
 from rlcore.results.paired import one_per_question
 from rlcore.rewards.types import Reward, RewardRow, prompt_text
-from rlcore.rewards.unscored import check_unscored
+from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rollout.episodes import Engines, Episodes, collect, in_order, score
 from rlcore.rollout.trajectories import Request, Trajectory
 from schemas.errors import UserError

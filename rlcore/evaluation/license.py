@@ -9,7 +9,7 @@ import yaml
 
 from rlcore.models.files import hub_unreachable
 from rlcore.recipes.text import BoundedLoader
-from rlcore.store.outside import Read, read_file_digest
+from rlcore.store.inputs import Read, read_file_digest
 from schemas.licenses import HUB_LICENSES
 from schemas.recipe import Recipe
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.models.files import CODE_FILES, TOKENIZER_FILES, read_config, with_dtype
-from rlcore.models.names import file_state
-from rlcore.models.stops import GENERATION, Stops, settle_sampling, stops_of
+from rlcore.models.stop_tokens import GENERATION, Stops, settle_sampling, stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.models.weight_digest import state_digest
+from rlcore.models.weight_names import file_state
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from rlcore.evaluation.summary import ALL, Figure
 from rlcore.evolve.prompts import best, scored_text, vote
 from rlcore.evolve.rounds import Round, remembered, votes_of
 from rlcore.rewards.types import Reward, RewardRow
-from rlcore.rewards.unscored import check_unscored
+from rlcore.rewards.unscored_rows import check_unscored
 from schemas.errors import UserError
 from schemas.evolve import EvolveSection
 from schemas.outcomes import FinishReason, Outcome

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.utils import deterministic
 
-from rlcore.cluster.surroundings import LOOPBACK_ENV, limit_onednn
+from rlcore.cluster.host_settings import LOOPBACK_ENV, limit_onednn
 from rlcore.learner.model import TokenModel
 from rlcore.learner.shards import read_shards, write_shards
 from rlcore.learner.spec import LearnerSpec

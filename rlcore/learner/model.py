@@ -13,7 +13,7 @@ from rlcore.models.architectures import plain_attention
 from rlcore.models.files import COMPANION_FILES, with_dtype
 from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.logprobs import TokenLogprobModel, check_head, turn_off_dropout
-from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
+from rlcore.models.value_model import SCORE_BIAS, TokenValueModel, put_score_head
 from rlcore.models.weight_files import checkpoint_shapes, read_checkpoint
 from schemas.errors import UserError
 

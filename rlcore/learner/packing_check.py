@@ -19,10 +19,10 @@ from rlcore.learner.model import TokenModel, load_model, write_hf_directory
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.architectures import EAGER, SDPA, plain_attention
 from rlcore.models.gpu.blocks import BLOCKS
-from rlcore.models.names import empty_model, file_state, from_files
 from rlcore.models.packing import MicroBatch, Sequences, pack
 from rlcore.models.tree_mask import takes_masks
-from rlcore.models.values import TokenValueModel
+from rlcore.models.value_model import TokenValueModel
+from rlcore.models.weight_names import empty_model, file_state, from_files
 from schemas.errors import UserError
 
 LISTED = (

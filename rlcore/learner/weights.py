@@ -15,8 +15,8 @@ import torch
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
-from rlcore.models.names import to_files
 from rlcore.models.weight_digest import combined_digest, digests_and_sums
+from rlcore.models.weight_names import to_files
 from schemas.errors import UserError
 
 # Of the safetensors format: 8 bytes with the length of the header, the header (JSON), the tensors.
@@ -115,7 +115,7 @@ class _Known:
 
 
 class LearnerWeights:
-    """The weights of one rank's engine, in file names (``rlcore.models.names``). Every method is
+    """The weights of one rank's engine, in file names (``models.weight_names``). Every method is
     collective."""
 
     def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, rank: int) -> None:

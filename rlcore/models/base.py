@@ -19,16 +19,16 @@ from rlcore.models.files import (
     model_files,
     read_config,
 )
-from rlcore.models.names import has_file_names, write_file_names
 from rlcore.models.soundness import (
     check_companions,
     check_finite,
     check_tokenizer_fits,
     check_weights,
 )
-from rlcore.models.stops import Stops, check_generation, check_id, record_stops, stops_of
+from rlcore.models.stop_tokens import Stops, check_generation, check_id, record_stops, stops_of
 from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
-from rlcore.store.bounded import within, within_memory
+from rlcore.models.weight_names import has_file_names, write_file_names
+from rlcore.store.limits import within, within_memory
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from rlcore.models.stops import closing_or_eos
+from rlcore.models.stop_tokens import closing_or_eos
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

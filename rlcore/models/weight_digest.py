@@ -11,7 +11,7 @@ what the learner sent: no accident, a torn or a stale file among them, leaves th
 The state is the **canonical HF state**: every tensor of
 ``model.state_dict()`` once, a shared tensor under the first of its names (``canonical_names``); a
 tied ``lm_head.weight`` is therefore absent, as in a checkpoint written by ``save_pretrained``.
-Wherever tensors are sent, stored or hashed they have the names of that (``rlcore.models.names``).
+Wherever tensors are sent, stored or hashed they have the names of that (``weight_names``).
 """
 
 import hashlib

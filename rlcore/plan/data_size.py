@@ -22,7 +22,7 @@ from schemas.data import (
     Source,
 )
 from schemas.errors import UserError
-from schemas.generated import (
+from schemas.generators import (
     ArithmeticSource,
     EnvironmentSource,
     GeneratedSource,

@@ -6,9 +6,9 @@ from rlcore.diagnostics.watch import Diagnostics
 from rlcore.plan.batches import evaluation_tokens, sampled_sequences
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.machine import Fit
-from rlcore.plan.room import gib
+from rlcore.plan.memory import gib
+from rlcore.plan.preconditions import Start
 from rlcore.plan.stages import Rates, cpu_rates, gpu_rates, stage_estimates
-from rlcore.plan.start import Start
 from rlcore.plan.states import InStore, state_lines
 from rlcore.plan.text import (
     assumption_lines,

@@ -11,7 +11,7 @@ from rlcore.learner.attention import Attention, choose_attention, flash_missing
 from rlcore.models.shape import ModelShape, find_shape
 from rlcore.plan.batches import Batches, all_batches, sampled_sequences, worker_counts
 from rlcore.plan.data_size import DataSize, data_size
-from rlcore.plan.room import BYTES, PROCESS_BYTES, Memory, disk_of, gib, memory_of
+from rlcore.plan.memory import BYTES, PROCESS_BYTES, Memory, disk_of, gib, memory_of
 from schemas.errors import UserError
 from schemas.judges import judges_used
 from schemas.recipe import Recipe

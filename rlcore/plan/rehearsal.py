@@ -17,7 +17,7 @@ from rlcore.plan.functions import call_functions
 from rlcore.rewards.truths import Truth, check_covered, check_truths
 from schemas.data import DataSection, FileSource, Source
 from schemas.errors import UserError
-from schemas.generated import EnvironmentSource, GeneratedSource
+from schemas.generators import EnvironmentSource, GeneratedSource
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:

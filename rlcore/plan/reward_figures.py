@@ -10,7 +10,7 @@ import polars as pl
 
 from rlcore.plan.reward_rows import OTHER, OWN
 from rlcore.plan.reward_scores import Tried
-from rlcore.rewards.unscored import RewardFailureError, check_any_scored, check_unscored
+from rlcore.rewards.unscored_rows import RewardFailureError, check_any_scored, check_unscored
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 

@@ -11,7 +11,7 @@ from rlcore.data.filters import apply_filters
 from rlcore.data.read import read_rows, training_texts
 from rlcore.data.rows import Row
 from rlcore.models.base import base_tokenizer
-from rlcore.models.stops import closing_or_eos
+from rlcore.models.stop_tokens import closing_or_eos
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError

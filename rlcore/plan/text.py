@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from rlcore.engines.registry import choose
 from rlcore.learner.attention import Attention
 from rlcore.models.shape import ModelShape
-from rlcore.models.stops import Stops
+from rlcore.models.stop_tokens import Stops
 from rlcore.plan.batches import Batch, Batches, evaluation_tokens, ptx_sequences
 from rlcore.plan.data_size import DataSize
-from rlcore.plan.room import LearnerMemory, Memory, gib
+from rlcore.plan.memory import LearnerMemory, Memory, gib
 from rlcore.plan.stages import Rates, StageEstimate
 from rlcore.plan.states import InStore
 from schemas.context import longest_sequence

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rlcore.recipes.errors import sentences
 from rlcore.recipes.redaction import check_recipe
 from rlcore.recipes.text import LONGEST, read_yaml
-from rlcore.store.bounded import read_text
+from rlcore.store.limits import read_text
 from schemas.errors import UserError, did_you_mean
 from schemas.names import is_file, split_function
 from schemas.presets import DISPLACES, overlay

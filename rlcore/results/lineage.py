@@ -21,8 +21,8 @@ from rlcore.results.provenance import (
 from rlcore.store.artifacts import ArtifactError, DamagedArtifact
 from rlcore.store.checks import file_digest, manifest_seal
 from rlcore.store.fingerprint import module_digest
-from rlcore.store.pruned import Pruned, PrunedArtifact
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.tombstones import Pruned, PrunedArtifact
 from schemas.artifacts import ArtifactRef, Manifest
 
 PRUNED = "checkpoint"  # dropped when superseded, so that a missing one is no damage

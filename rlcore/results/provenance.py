@@ -24,7 +24,7 @@ from rlcore.recipes.load import recipe_digest
 from rlcore.recipes.text import write_yaml
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.fingerprint import LIBRARIES, PACKAGES, ROOT, installed
-from rlcore.store.outside import files_read
+from rlcore.store.inputs import files_read
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.recipe import Recipe

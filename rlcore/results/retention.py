@@ -30,8 +30,8 @@ from rlcore.results.roots import (
 from rlcore.store.artifacts import ArtifactStore, LeaseError
 from rlcore.store.checks import ArtifactError, DamagedArtifact
 from rlcore.store.local import LocalFiles, links_below
-from rlcore.store.pruned import group_of
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.tombstones import group_of
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
 

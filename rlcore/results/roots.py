@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rlcore.results.run import KIND as RUNS
 from rlcore.results.run import StageRecord, stage_rows
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.store.pruned import group_of
+from rlcore.store.tombstones import group_of
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError, did_you_mean
 

@@ -22,9 +22,9 @@ from rlcore.results.folders import (
 from rlcore.results.metrics import stage_metrics
 from rlcore.results.stage_rows import following, newest
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.store.pruned import group_of
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.tables import polars_schema
+from rlcore.store.tombstones import group_of
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError, did_you_mean
 from schemas.recipe import Recipe

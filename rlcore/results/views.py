@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import duckdb
 
+from rlcore.results.column_cache import Held, TableFile, parquet_rows
 from rlcore.results.conditions import constant
 from rlcore.results.data_dictionary import JOINED, column_descriptions, holder
-from rlcore.results.held import Held, TableFile, parquet_rows
 from rlcore.results.index import Index
 from rlcore.results.stage_rows import newest
 from rlcore.store.tables import arrow_schema

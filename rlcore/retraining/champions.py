@@ -29,9 +29,9 @@ from rlcore.store.artifacts import (
     LeaseError,
     Lineage,
 )
-from rlcore.store.pruned import PrunedArtifact
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.tables import polars_schema
+from rlcore.store.tombstones import PrunedArtifact
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError, did_you_mean
 

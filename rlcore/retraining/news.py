@@ -11,7 +11,7 @@ from rlcore.models.files import hub_unreachable
 from rlcore.recipes.load import recipe_digest
 from rlcore.results.queries import answer
 from rlcore.retraining.champions import DECISIONS, Champion, champion, champions, decisions
-from rlcore.store.outside import files_read
+from rlcore.store.inputs import files_read
 from rlcore.store.reader import ArtifactReader
 from schemas.data import AimeSource, DataSection, Gsm8kSource, HubSource, MathSource
 from schemas.errors import UserError

@@ -16,7 +16,7 @@ from rlcore.models.packing import Sequences
 from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.registry import combine
 from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
-from rlcore.rewards.unscored import check_unscored
+from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rewards.worker import Parts
 from schemas.names import REWARD_MODEL, by_workers, term_name
 from schemas.outcomes import Outcome

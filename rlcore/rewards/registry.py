@@ -27,7 +27,7 @@ from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.sandbox.probe import find_sandbox
 from rlcore.store.fingerprint import module_digest
-from rlcore.store.outside import Found, Read
+from rlcore.store.inputs import Found, Read
 from rlcore.store.user_modules import check_module, find_module, function_of, import_module
 from rlcore.store.versions import VERSIONS, code_digest
 from schemas.errors import UserError, did_you_mean

@@ -10,7 +10,7 @@ import polars as pl
 from rlcore.algorithms.advantages import AdvantageInput, estimate
 from rlcore.algorithms.overlong import overlong_penalty
 from rlcore.models.ragged import from_arrays, mean_of, to_arrays, to_floats
-from rlcore.rewards.unscored import check_any_scored
+from rlcore.rewards.unscored_rows import check_any_scored
 from rlcore.rl.batch import arrays_of, policy_tokens
 from rlcore.rl.metrics import (
     critic_metrics,

@@ -5,7 +5,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.models.weight_digest import WeightStamp
-from rlcore.rewards.unscored import check_unscored
+from rlcore.rewards.unscored_rows import check_unscored
 from schemas.errors import UserError
 from schemas.rl import GapBound, RewardSection
 

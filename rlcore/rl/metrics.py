@@ -35,7 +35,7 @@ from rlcore.results.metrics import (
     token_rates_of,
     utilisation,
 )
-from rlcore.rewards.unscored import ERRORS, TIMEOUTS, part_metrics
+from rlcore.rewards.unscored_rows import ERRORS, TIMEOUTS, part_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.outcomes import FinishReason, Outcome
 

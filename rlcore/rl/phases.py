@@ -22,7 +22,6 @@ from rlcore.models.packing import Sequences
 from rlcore.models.ragged import to_arrays
 from rlcore.rewards.types import is_finished
 from rlcore.rl.advantage import Advantages, advantages_table, signal_of, with_advantages
-from rlcore.rl.answers import RecentAnswers
 from rlcore.rl.batch import arrays_of, drawn, of_prompts
 from rlcore.rl.fork import ROLE, Fork
 from rlcore.rl.groups import Groups, split_by_signal
@@ -38,6 +37,7 @@ from rlcore.rl.scores import mean_sequence_kl, with_scores
 from rlcore.rl.state import LoopState, RLCheckpoints, validation_due
 from rlcore.rl.sync import CANARY_GAP, CANARY_TOKENS, Canary, sync_weights
 from rlcore.rl.training import Training
+from rlcore.rl.unsolved_prompts import RecentAnswers
 from rlcore.rl.validation import Validation, validation_prompts
 from rlcore.rollout.episodes import episodes_of
 from rlcore.rollout.trajectories import Trajectory

@@ -8,7 +8,7 @@ import polars as pl
 from rlcore.data.sources import read_file
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import eos_token_id
-from rlcore.store.outside import Read, read_file_digest
+from rlcore.store.inputs import Read, read_file_digest
 from rlcore.store.reader import ArtifactReader
 from rlcore.supervised.sft import demonstration_sequences
 from schemas.artifacts import ArtifactRef

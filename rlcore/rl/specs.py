@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rlcore.cluster.surroundings import SPINNING
+from rlcore.cluster.host_settings import SPINNING
 from rlcore.cluster.types import Placement
 from rlcore.engines.registry import engine_kind
 from rlcore.engines.types import EngineSpec

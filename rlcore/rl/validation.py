@@ -10,7 +10,7 @@ from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Sampling
 from rlcore.models.ragged import mean_of
 from rlcore.rewards.types import Scorers
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rl.guards import check_rewards
 from rlcore.rl.metrics import failure_metrics
 from rlcore.rl.prompts import PromptRows

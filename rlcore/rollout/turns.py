@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 
 from rlcore.models.chat import Message, Tools
-from rlcore.models.stops import OPENING, PLACEHOLDER, closing_or_eos
+from rlcore.models.stop_tokens import OPENING, PLACEHOLDER, closing_or_eos
 from rlcore.models.tokenizer import special_tokens
 from schemas.errors import UserError
 

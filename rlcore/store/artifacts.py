@@ -24,9 +24,9 @@ from rlcore.store.checks import (
 )
 from rlcore.store.leases import Lease, LeaseError, all_pinned, held_keys, hold, pin, pinned
 from rlcore.store.local import LocalFiles
-from rlcore.store.pruned import SEPARATOR, encode, group_of
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.tables import TableFile, encode_table, remember_valid, schema_versions
+from rlcore.store.tombstones import SEPARATOR, encode, group_of
 from schemas.artifacts import ArtifactRef, FileEntry, Manifest
 from schemas.errors import UserError
 

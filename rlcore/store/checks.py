@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlcore.store.bounded import read_json
+from rlcore.store.limits import read_json
 from schemas.artifacts import MANIFEST_VERSION, FileEntry, Manifest
 from schemas.errors import UserError, did_you_mean
 from schemas.table_list import TABLES, added_since, schema_version

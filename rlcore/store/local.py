@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from rlcore.store.bounded import read_bytes
 from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
 from rlcore.store.files import is_abandoned, stamp
-from rlcore.store.pruned import FOLDER as PRUNED
+from rlcore.store.limits import read_bytes
 from rlcore.store.records import LEASES, LocalRecords, flush
+from rlcore.store.tombstones import FOLDER as PRUNED
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
 

@@ -23,8 +23,8 @@ from rlcore.store.checks import (
     parse_manifest,
 )
 from rlcore.store.local import LocalFiles
-from rlcore.store.pruned import PrunedArtifact, PrunedRecords
 from rlcore.store.tables import decode_table
+from rlcore.store.tombstones import PrunedArtifact, PrunedRecords
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError, did_you_mean
 

@@ -17,8 +17,8 @@ import fsspec
 
 from rlcore.store.cache import Cache, most_bytes
 from rlcore.store.checks import MANIFEST, ArtifactError, check_digest, file_digest
-from rlcore.store.pruned import FOLDER as PRUNED
 from rlcore.store.records import LEASES, RemoteRecords
+from rlcore.store.tombstones import FOLDER as PRUNED
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
 

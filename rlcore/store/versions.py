@@ -54,12 +54,12 @@ NOT_DATA = ("rlcore.plan", "rlcore.rewards")
 # stop a run, or show it. The values of a recipe are in the keys, so its types are not.
 NEUTRAL = (
     *("rlcore.cluster", "rlcore.recipes", "rlcore.results", "rlcore.store"),
-    *("rlcore.rl.answers", "rlcore.rl.guards", "rlcore.rl.metrics", "rlcore.rl.workers"),
+    *("rlcore.rl.unsolved_prompts", "rlcore.rl.guards", "rlcore.rl.metrics", "rlcore.rl.workers"),
     *("schemas", "tasks.run_page", "tasks.runtime"),
 )
 # Those among them that can. Contracts of tables cannot: they refuse a table, and change none.
 COUNTED = (
-    *("rlcore.cluster.surroundings", "rlcore.recipes.text", "rlcore.results.conditions"),
+    *("rlcore.cluster.host_settings", "rlcore.recipes.text", "rlcore.results.conditions"),
     *("rlcore.rewards.boxed", "rlcore.store.tables", "schemas.table_list", "schemas.context"),
     *("schemas.environment", "schemas.licenses", "schemas.names", "schemas.outcomes"),
     "schemas.rollout",

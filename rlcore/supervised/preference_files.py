@@ -26,7 +26,7 @@ from rlcore.data.screen import check_rejects
 from rlcore.data.sources import GSM8K, read_file
 from rlcore.data.split import content_uid, draw_of, last_for_validation
 from rlcore.models.chat import REASONING, Message
-from rlcore.store.outside import Read, read_file_digest
+from rlcore.store.inputs import Read, read_file_digest
 from rlcore.supervised.preferences import RANKS, Ranked
 from schemas.data import DataSection
 from schemas.errors import UserError

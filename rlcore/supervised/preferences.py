@@ -15,7 +15,7 @@ from rlcore.models.chat import Message, Refused, encode_demonstrations
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import from_arrays, to_arrays
 from rlcore.rewards.types import Reward, RewardRow
-from rlcore.rewards.unscored import check_unscored
+from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rollout.episodes import Engines, collect, in_order, score
 from rlcore.rollout.trajectories import Request, Trajectory, joined
 from schemas.errors import UserError

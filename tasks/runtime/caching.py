@@ -36,12 +36,12 @@ from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.runtime.declared import Declared, declared
 from tasks.runtime.drift import SHOWN
 from tasks.runtime.keys import StageKeys, fresh_generation, is_made_by, newest_generation
-from tasks.runtime.longer import Shorter, earlier_run
+from tasks.runtime.more_iterations import Shorter, earlier_run
 from tasks.runtime.pipeline import PipelineRun, StageResult
 from tasks.runtime.restarts import Restarts
+from tasks.runtime.stage_keys import Declared, declared
 from tasks.runtime.stage_run import StageRun, flow_run_id
 
 

@@ -13,8 +13,8 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from rlcore.envs.registry import environment_names
-from rlcore.models.stops import NEVER_CLOSES
-from rlcore.plan.start import Start, check_start
+from rlcore.models.stop_tokens import NEVER_CLOSES
+from rlcore.plan.preconditions import Start, check_start
 from rlcore.recipes.load import load_recipe
 from rlcore.recipes.redaction import redacting
 from rlcore.recipes.text import write_yaml

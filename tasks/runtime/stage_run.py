@@ -33,7 +33,7 @@ from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from tasks.runtime.drift import ACCEPTED, IDENTITY, HalfDone, continued_key
 from tasks.runtime.keys import GENERATION, MADE_OF, StageKeys, generation_key, generations
-from tasks.runtime.longer import TOTAL, TRAJECTORY, Shorter
+from tasks.runtime.more_iterations import TOTAL, TRAJECTORY, Shorter
 from tasks.runtime.pipeline import PipelineRun
 
 

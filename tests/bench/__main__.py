@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from schemas.errors import UserError, did_you_mean
 from tests.bench import baselines
 from tests.bench.figure import draw

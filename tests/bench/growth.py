@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from tests.bench.figure import Growth, draw_growth
 from tests.bench.grpo import IN_PROCESS, SMALL, WARMUP, Job, job_of, sides
 from tests.bench.measures import Measure

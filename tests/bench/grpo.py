@@ -17,7 +17,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.data.read import training_texts
 from rlcore.models.base import build_base_model
 from rlcore.recipes.load import load_recipe

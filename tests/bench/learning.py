@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from flows.places import RECIPES, ROOT
+from flows.paths import RECIPES, ROOT
 from rlcore.recipes.load import load_recipe
 from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 
 import psutil
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from schemas.errors import UserError
 from tests.bench.grpo import SMALL, Job, job_of
 from tests.bench.measures import Measure

@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.models.tokenizer import train_tokenizer
 from schemas.errors import UserError
 from tests.bench.measures import Measure

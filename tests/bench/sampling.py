@@ -19,7 +19,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from flows.places import RECIPES, ROOT
+from flows.paths import RECIPES, ROOT
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.ray_cluster import RayCluster
 from rlcore.cluster.types import Placement, Worker

@@ -22,7 +22,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from tests.chaos import blows, jobs
 from tests.chaos.blows import HARASSED, Blow, generator
 from tests.chaos.bucket import bucket

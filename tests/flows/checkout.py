@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.stages import stage_parents
-from tasks.runtime.declared import declared
 from tasks.runtime.keys import MADE_OF
+from tasks.runtime.stage_keys import declared
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("flows", "tasks", "rlcore", "schemas")

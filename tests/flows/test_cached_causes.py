@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from flows.cached import causes
+from flows.stage_status import causes
 from rlcore.plan.states import Cause, What
 from rlcore.store.versions import FIRST
 from schemas.artifacts import ArtifactRef, Manifest

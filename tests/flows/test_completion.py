@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.completion import recipe_keys
-from flows.places import RECIPES, ROOT
+from flows.paths import RECIPES, ROOT
 from rlcore.recipes.load import load_recipe
 from rlcore.results.folders import RECIPE
 

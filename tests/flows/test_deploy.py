@@ -33,7 +33,7 @@ from flows.deploy import (
     ensure_pool,
 )
 from flows.flow_runs import CATCH_UP, POOL, cancel_waiting
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from schemas.errors import UserError
 from schemas.stages import Stage
 

@@ -16,7 +16,7 @@ import pytest
 
 from flows import services
 from flows.local import client_settings, down
-from flows.places import RECIPES, ROOT
+from flows.paths import RECIPES, ROOT
 from rlcore.data.read import training_texts
 from rlcore.models.base import build_base_model
 from rlcore.models.files import model_directory

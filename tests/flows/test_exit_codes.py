@@ -12,7 +12,7 @@ import pytest
 
 from flows import cli, local, services
 from flows.commands.compare import WORSE
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
 

@@ -10,7 +10,7 @@ from prefect.utilities.callables import parameter_schema
 
 from flows.commands.runs import command_of
 from flows.form import FIELDS, with_fields
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from flows.rl_pipeline import rl_pipeline
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError

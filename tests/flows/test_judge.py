@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.results.queries import query
 from rlcore.rewards.judges.setup import cache_folder, judge_setup, prepare_cache

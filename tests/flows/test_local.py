@@ -17,7 +17,7 @@ import pytest
 
 from flows import services
 from flows.local import ENV_BEGIN, ROOT, down, password, server_settings, write_env_file
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from tests.strangers import reachable_by_others
 
 pytestmark = pytest.mark.timeout(300)

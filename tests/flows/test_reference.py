@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from flows.reference import (
     REFERENCE,
     SCHEMA,

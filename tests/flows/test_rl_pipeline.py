@@ -19,7 +19,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
 from flows.cli import main
-from rlcore.cluster.surroundings import RAY, socket_folder
+from rlcore.cluster.host_settings import RAY, socket_folder
 from rlcore.data.preview import example_lines, example_of
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer

@@ -11,7 +11,7 @@ import yaml
 
 from flows.cli import main
 from flows.outcomes import Outcome, render, shortfalls, write_results
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from flows.study import draw, panels, print_tables, read_outcome
 from rlcore.recipes.load import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics

@@ -28,7 +28,7 @@ from flows.training import (
     train_with_vapo_sync,
 )
 from rlcore.api.progress import CURVES
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from tests.rlcore.api.tiny import CONTEXT, write_tiny_model

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli import create_parser, main
-from flows.places import ROOT
+from flows.paths import ROOT
 
 GOLDEN = Path(__file__).with_name("behaviour.json")
 TYPED = re.compile(r"^    ((?:rl-pipeline|make|prefect) [^#\n]*)", re.MULTILINE)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from schemas.data import DataSection, Gsm8kSource, HubSource
-from schemas.generated import ArithmeticSource, GeneratedSource, ProgramsSource
+from schemas.generators import ArithmeticSource, GeneratedSource, ProgramsSource
 
 
 def test_a_source_is_known_by_its_kind() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.engines.types import Sampling
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError

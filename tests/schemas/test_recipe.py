@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe, resolve_recipe
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection

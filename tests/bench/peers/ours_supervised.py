@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage

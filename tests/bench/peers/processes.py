@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from schemas.errors import UserError
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from flows.cli import main
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.results.metrics import metrics_frame
 from rlcore.results.provenance import record_recipe

@@ -10,7 +10,7 @@ import pytest
 
 from flows import local
 from flows.cli import main
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.retraining.champions import champions
 from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.retraining.rivals import NAME, gate, plant, promote, right_answers

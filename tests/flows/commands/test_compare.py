@@ -9,7 +9,7 @@ import pytest
 
 from flows.cli import main
 from flows.commands.compare import WORSE
-from flows.places import ROOT
+from flows.paths import ROOT
 from tests.rlcore.results.evaluated import completions, make_run
 
 FIRST, SECOND = "a-00000001", "a-00000002"

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from flows.cli import main
-from flows.places import RECIPES, ROOT
+from flows.paths import RECIPES, ROOT
 from rlcore.data.read import training_texts
 from rlcore.models.base import build_base_model
 from rlcore.models.files import model_directory

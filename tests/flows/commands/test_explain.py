@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
-from flows.places import RECIPES
+from flows.paths import RECIPES
 
 
 def test_a_key_says_type_limits_default_and_presets(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flows.cli import main
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.recipes.text import write_yaml
 from rlcore.store.reader import ArtifactReader

@@ -13,7 +13,7 @@ from flows import local, study
 from flows.cli import create_parser, main
 from flows.outcomes import Outcome
 from flows.output import FORMATS
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.conftest import HOME

@@ -12,7 +12,7 @@ import pytest
 from referencing import Registry, Resource
 
 from flows.cli import main
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.recipes.text import write_yaml
 from tests.flows.small_run import INLINE, ROOT, SMALL, artifact_digests, run_small, summary_of

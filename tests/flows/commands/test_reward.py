@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from flows import cli
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.results.run import record_stage
 from rlcore.rl.reward import score_rollouts

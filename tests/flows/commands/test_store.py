@@ -9,10 +9,10 @@ import pytest
 
 from flows import local
 from flows.cli import main
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.rl.records import RecordedIterations
 from rlcore.store.artifacts import ArtifactStore
-from rlcore.store.pruned import PrunedArtifact
+from rlcore.store.tombstones import PrunedArtifact
 from schemas.errors import UserError
 from tests.conftest import HOME
 from tests.rlcore.report.made import MadeRun

@@ -16,9 +16,9 @@ import pytest
 from ray._private import worker as ray_worker
 from ray.actor import ActorClass
 
+from rlcore.cluster.host_settings import RAY, socket_folder
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.ray_cluster import RayCluster
-from rlcore.cluster.surroundings import RAY, socket_folder
 from rlcore.cluster.types import Cluster, Placement, WorkerDied, WorkerTimeout
 from schemas.errors import UserError
 from tests.listeners import open_to_others

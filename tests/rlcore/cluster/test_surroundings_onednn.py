@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from rlcore.cluster.surroundings import CAPABILITY, LIMIT, WITHOUT_AMX, limit_onednn
+from rlcore.cluster.host_settings import CAPABILITY, LIMIT, WITHOUT_AMX, limit_onednn
 
 ATTEND = """
 import torch
-from rlcore.cluster.surroundings import limit_onednn
+from rlcore.cluster.host_settings import limit_onednn
 limit_onednn()
 row = torch.zeros(1, 1, 64, 8, dtype=torch.bfloat16)
 torch.nn.functional.scaled_dot_product_attention(row, row, row, is_causal=True)

@@ -19,8 +19,8 @@ from rlcore.data.arithmetic import (
     prompts,
     solve,
 )
-from rlcore.data.drawn import Example
-from schemas.generated import ArithmeticSource
+from rlcore.data.task_sampling import Example
+from schemas.generators import ArithmeticSource
 
 SOURCE = ArithmeticSource(train=600, validation=100, test=200, test_steps=100, demonstrations=3000)
 STEP = re.compile(r"(\d\d)([-+*])(\d\d):(\d\d),(\d)=(\d\d)")

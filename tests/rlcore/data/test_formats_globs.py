@@ -5,7 +5,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.data.formats import is_pattern, matched_files
 from rlcore.data.read import peek
 from rlcore.data.sources import check_unchanged, data_digests, read_source, source_files

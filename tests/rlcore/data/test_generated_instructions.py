@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from rlcore.data.generated import generated_rows, prompts, words_of
+from rlcore.data.generators import generated_rows, prompts, words_of
 from rlcore.rewards.instructions import scorer
 from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError
-from schemas.generated import InstructionsSource
+from schemas.generators import InstructionsSource
 
 SOURCE = InstructionsSource(train=300, validation=20, test=50)
 

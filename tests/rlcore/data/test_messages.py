@@ -15,7 +15,7 @@ from rlcore.data.messages import (
     encode_setup,
     tokenizer_digest,
 )
-from rlcore.data.part import Part, Prepared, Work, prepare_part
+from rlcore.data.prepare_part import Part, Prepared, Work, prepare_part
 from rlcore.data.rows import RawTable, Row
 from rlcore.models.tokenizer import train_tokenizer
 from schemas.data import DataSection, FileSource

@@ -6,11 +6,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rlcore.data.part import Part
 from rlcore.data.parts import Parts
+from rlcore.data.prepare_part import Part
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
-from schemas.generated import ArithmeticSource
+from schemas.generators import ArithmeticSource
 
 
 def parts_of(*sources: FileSource | ArithmeticSource) -> tuple[Parts, list[Part]]:

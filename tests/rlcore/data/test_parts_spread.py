@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from rlcore.data.part import Part, Work
 from rlcore.data.parts import prepare_parts
 from rlcore.data.prepare import prepare
+from rlcore.data.prepare_part import Part, Work
 from rlcore.data.rows import RawTable
 from rlcore.models.tokenizer import train_tokenizer
 from schemas.data import DataSection, FileSource
@@ -146,7 +146,7 @@ def test_no_process_outlives_a_killed_parent() -> None:
 
 def test_a_process_that_prepares_rows_does_not_load_the_contracts_of_tables() -> None:
     """They are nearly half of what it would import, in every process, before its first row."""
-    lines = "import sys, rlcore.data.messages, rlcore.data.part; print('pandera' in sys.modules)"
+    lines = "import sys, rlcore.data.prepare_part; print('pandera' in sys.modules)"
     found = subprocess.run(
         [sys.executable, "-c", lines], capture_output=True, text=True, check=True
     )

@@ -17,7 +17,7 @@ from rlcore.models.ragged import to_arrays
 from rlcore.models.tokenizer import load_tokenizer
 from schemas.data import DataSection, FileSource, MathSource
 from schemas.errors import UserError
-from schemas.generated import ArithmeticSource, ProgramsSource
+from schemas.generators import ArithmeticSource, ProgramsSource
 from schemas.model import FromScratch, ModelSection
 from schemas.tables import TABLES
 from tests.rlcore.data.row_files import MATH_ROWS, write

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.data.prepare import prepare
 from rlcore.data.preview import BOUNDARY, Example, example_lines, preview
 from rlcore.models.base import build_base_model, copy_base_model

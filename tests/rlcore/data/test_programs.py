@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from rlcore.data.dedup import words_of
-from rlcore.data.drawn import Example
-from rlcore.data.generated import generated_rows
+from rlcore.data.generators import generated_rows
 from rlcore.data.programs import (
     KINDS,
     Program,
@@ -19,11 +18,12 @@ from rlcore.data.programs import (
     solve,
 )
 from rlcore.data.rows import Row
+from rlcore.data.task_sampling import Example
 from rlcore.rewards import code
 from rlcore.rewards.code import last_program
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
-from schemas.generated import ProgramsSource
+from schemas.generators import ProgramsSource
 
 SOURCE = ProgramsSource(train=600, validation=100, test=200, demonstrations=2000)
 CLEAN = dict.fromkeys(

@@ -10,7 +10,7 @@ import pytest
 from rlcore.data.read import read_rows, training_texts
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
-from schemas.generated import ArithmeticSource
+from schemas.generators import ArithmeticSource
 
 SMALL = ArithmeticSource(train=5, validation=2, test=2, test_steps=2, demonstrations=4)
 

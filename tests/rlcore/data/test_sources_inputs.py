@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from rlcore.data.sources import data_digests, model_digests
-from rlcore.store.outside import Read
+from rlcore.store.inputs import Read
 from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, MathSource
 from schemas.errors import UserError
-from schemas.generated import ArithmeticSource
+from schemas.generators import ArithmeticSource
 from schemas.model import FromScratch, ModelSection
 from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, write
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.diagnostics.watch import Diagnostics, Finding
 from rlcore.recipes.load import load_recipe
 from schemas.recipe import Recipe

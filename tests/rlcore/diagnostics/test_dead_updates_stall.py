@@ -14,7 +14,7 @@ import pytest
 from rlcore.diagnostics.dead_updates import remedies
 from rlcore.diagnostics.types import Stream
 from rlcore.diagnostics.watch import Diagnostics, Finding, diagnose
-from rlcore.rl.answers import NEVER_RIGHT
+from rlcore.rl.unsolved_prompts import NEVER_RIGHT
 from tests.rlcore.diagnostics.streams import Metrics, recipe
 
 RUNS = pl.read_csv(Path(__file__).parent / "quickstart_runs.csv")

@@ -8,7 +8,7 @@ import pytest
 from flows import cli
 from rlcore.diagnostics.types import Evidence, never_right_query
 from rlcore.results.queries import query
-from rlcore.rl.answers import RecentAnswers
+from rlcore.rl.unsolved_prompts import RecentAnswers
 from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.diagnostics.records import put_dataset, put_iteration
 

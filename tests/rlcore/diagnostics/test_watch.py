@@ -14,7 +14,7 @@ from rlcore.diagnostics.watch import (
     of_error,
 )
 from rlcore.results.metrics import metrics_frame
-from rlcore.rewards.unscored import RewardFailureError, RewardTimeoutError
+from rlcore.rewards.unscored_rows import RewardFailureError, RewardTimeoutError
 from rlcore.rl.groups import DynamicSamplingError
 from rlcore.rl.guards import SamplerDriftError
 from schemas.errors import UserError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
-from rlcore.cluster.shell import Shell
+from rlcore.cluster.worker_object import Shell
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Generation, Sampling, TurnRequest, WholeBatches
 from rlcore.models.weight_digest import WeightStamp, WeightSyncError, WeightUpdate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Answer, Call
 from rlcore.recipes.load import load_recipe

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.evaluation.card_facts import gather_card, versions
 from rlcore.evaluation.model_card import ModelCard, RewardTerm
 from rlcore.recipes.load import load_recipe, recipe_digest

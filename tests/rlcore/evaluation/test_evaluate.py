@@ -11,7 +11,7 @@ import pytest
 from rlcore.engines.types import Generation, Sampling
 from rlcore.evaluation.evaluate import evaluate, generate_completions, section_of, select_prompts
 from rlcore.rewards.types import Failure, Reward, RewardRow
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 from schemas.recipe import EvaluateSection

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.evaluation.license import License, export_license, license_inputs, license_of_card
 from rlcore.recipes.load import load_recipe
 from schemas.recipe import Recipe

@@ -8,7 +8,7 @@ import pytest
 from rlcore.evolve.rounds import Round, draw_independent, play_round, remembered
 from rlcore.evolve.scores import figures, score_answers
 from rlcore.rewards.types import Reward, RewardRow
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection

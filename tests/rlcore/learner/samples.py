@@ -15,9 +15,9 @@ from rlcore.learner.learner import Learner
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term, UpdateRequest
 from rlcore.models.architectures import caps_attention
-from rlcore.models.names import file_state
 from rlcore.models.packing import Sequences
 from rlcore.models.weight_files import read_checkpoint, read_state, write_state
+from rlcore.models.weight_names import file_state
 
 VOCABULARY = 61
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.algorithms.objective import PreferenceObjective, SftObjective
 from rlcore.learner.learner import Learner
 from rlcore.learner.model import load_model

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.cluster.surroundings import limit_onednn
+from rlcore.cluster.host_settings import limit_onednn
 from rlcore.models.base import build_base_model
 from tests.rlcore.models.scratch import SCRATCH, TEXTS
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from rlcore.models.stops import settle_sampling
+from rlcore.models.stop_tokens import settle_sampling
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from typing import Any
 
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.plan.machine import Machine
-from rlcore.plan.room import GIB
+from rlcore.plan.memory import GIB
 from rlcore.recipes.load import load_recipe
 from schemas.model import FromScratch
 from schemas.recipe import Recipe

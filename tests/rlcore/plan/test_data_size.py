@@ -2,7 +2,7 @@
 
 from rlcore.plan.data_size import DataSize, data_size, size_of_rows
 from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, MathSource
-from schemas.generated import ArithmeticSource, ProgramsSource
+from schemas.generators import ArithmeticSource, ProgramsSource
 
 
 def test_rows_of_a_source_are_counted_where_the_recipe_says_them() -> None:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.plan.data_size import data_size
 from rlcore.plan.dry_run import judge_calls, render_plan
 from rlcore.plan.machine import check_calls, check_machine
-from rlcore.plan.start import Start
+from rlcore.plan.preconditions import Start
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.models.base import build_base_model
 from rlcore.plan.dry_run import render_plan
 from rlcore.plan.machine import check_machine
-from rlcore.plan.start import Start
+from rlcore.plan.preconditions import Start
 from rlcore.recipes.load import load_recipe, recipe_names
 from tests.rlcore.models.scratch import SCRATCH, TEXTS
 from tests.rlcore.plan.small import ROOMY

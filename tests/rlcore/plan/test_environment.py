@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.models.base import build_base_model
-from rlcore.plan.start import check_environment
+from rlcore.plan.preconditions import check_environment
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe

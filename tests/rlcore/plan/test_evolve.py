@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.places import RECIPES
-from rlcore.plan.start import check_evolve
+from flows.paths import RECIPES
+from rlcore.plan.preconditions import check_evolve
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 from schemas.rl import RewardSection

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.plan import functions
 from rlcore.plan.functions import check_functions
 from rlcore.recipes.load import load_recipe

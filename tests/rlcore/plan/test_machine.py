@@ -7,8 +7,8 @@ import pytest
 
 from rlcore.plan.dry_run import render_plan
 from rlcore.plan.machine import Fit, Machine, check_machine
-from rlcore.plan.room import GIB
-from rlcore.plan.start import Start
+from rlcore.plan.memory import GIB
+from rlcore.plan.preconditions import Start
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from tests.rlcore.plan.small import ROOMY, recipe

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flows.cli import main
-from flows.places import RECIPES
-from rlcore.plan.start import check_sandbox
+from flows.paths import RECIPES
+from rlcore.plan.preconditions import check_sandbox
 from rlcore.recipes.load import load_recipe
 from rlcore.sandbox.probe import find_sandbox
 from rlcore.sandbox.types import Level

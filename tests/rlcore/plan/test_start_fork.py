@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
-from rlcore.plan.start import check_fits
+from flows.paths import RECIPES
+from rlcore.plan.preconditions import check_fits
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe

@@ -7,9 +7,9 @@ from rlcore.plan.batches import all_batches
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.dry_run import render_plan
 from rlcore.plan.machine import check_machine
-from rlcore.plan.room import gib
+from rlcore.plan.memory import gib
+from rlcore.plan.preconditions import Start
 from rlcore.plan.stages import StageEstimate
-from rlcore.plan.start import Start
 from rlcore.plan.states import InStore, StageState, State
 from rlcore.plan.text import (
     batch_lines,

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.plan.dry_run import render_plan
 from rlcore.plan.machine import Fit, Machine, check_machine
-from rlcore.plan.room import GIB
+from rlcore.plan.memory import GIB
+from rlcore.plan.preconditions import Start
 from rlcore.plan.stages import StageEstimate, cpu_rates, stage_estimates
-from rlcore.plan.start import Start
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 

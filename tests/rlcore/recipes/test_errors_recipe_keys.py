@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.errors import hint, recipe_keys, unknown_leaves
 from rlcore.recipes.foreign_keys import ABSENT, KEYS, SECTIONS, by_name
 from rlcore.recipes.load import load_recipe

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe, parse_override, recipe_digest, recipe_names
 from rlcore.recipes.text import write_yaml
 from schemas.errors import UserError

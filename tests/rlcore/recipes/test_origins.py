@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.origins import Origins, Setting
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe, recipe_names
 from rlcore.recipes.redaction import (
     HIDDEN,

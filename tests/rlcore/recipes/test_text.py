@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe, parse_override
 from rlcore.recipes.text import read_yaml, write_yaml
 from schemas.errors import UserError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.recipes.text import write_yaml
 from rlcore.results.metrics import metrics_frame, publish_metrics

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.run import record_stage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.results.lineage import CHANGED, GONE, UNCHANGED, fold, mermaid, trace
 from rlcore.results.metrics import metrics_frame
@@ -19,7 +19,7 @@ from rlcore.results.run import record_stage
 from rlcore.results.subject import subject
 from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.store.outside import hub_read, read_file_digest
+from rlcore.store.inputs import hub_read, read_file_digest
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from tests.rlcore.results.records import stage_record

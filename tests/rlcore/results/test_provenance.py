@@ -4,13 +4,13 @@ import json
 import subprocess
 from pathlib import Path
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe, recipe_digest
 from rlcore.recipes.text import read_yaml
 from rlcore.results.lineage import trace
 from rlcore.results.provenance import code_state, record_code, record_inputs, record_recipe
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.store.outside import read_file_digest
+from rlcore.store.inputs import read_file_digest
 
 MADE = Lineage("r", "c0de")
 

@@ -9,7 +9,7 @@ from rlcore.results.retention import DATA, OF_ITERATIONS, Settings, collect, mak
 from rlcore.results.roots import pin, unpin
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.errors import UserError
-from tasks.runtime.declared import declared
+from tasks.runtime.stage_keys import declared
 from tests.rlcore.results.stores import Filled, put
 
 NOW = Settings(keep_runs=1, least_age_h=0)

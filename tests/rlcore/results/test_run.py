@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.results.run import Run, record_stage
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage

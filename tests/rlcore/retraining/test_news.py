@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe, recipe_digest
 from rlcore.retraining.champions import ROLLED_BACK, add_champion, champions
 from rlcore.retraining.gate import Side, ask

@@ -12,7 +12,7 @@ import pytest
 from rlcore.rewards.judge import JudgeFunction
 from rlcore.rewards.judges.client import CallsSpent
 from rlcore.rewards.types import RewardRow
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rl.reward import rewards_frame
 from rlcore.store.tables import validate
 from schemas.errors import UserError

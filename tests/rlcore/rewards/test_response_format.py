@@ -5,7 +5,7 @@ import pytest
 from rlcore.rewards import response_format
 from rlcore.rewards.registry import check_functions
 from rlcore.rewards.types import Reward, RewardRow
-from rlcore.rewards.unscored import check_unscored
+from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
 from schemas.rl import RewardFunction, RewardSection

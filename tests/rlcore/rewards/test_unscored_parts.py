@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from rlcore.rewards.unscored import part_metrics
+from rlcore.rewards.unscored_rows import part_metrics
 
 
 def test_each_function_has_its_mean_over_the_rows_that_have_it() -> None:

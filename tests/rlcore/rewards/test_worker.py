@@ -11,7 +11,7 @@ import pytest
 
 from rlcore.cluster.progress import report_to
 from rlcore.rewards.link import Child
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
 from schemas.rl import RewardFunction, RewardSection

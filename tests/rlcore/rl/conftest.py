@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.data.prepare import prepare
 from rlcore.data.read import training_texts
 from rlcore.models.base import build_base_model
 from rlcore.models.files import MODEL_FOLDER, model_directory
-from rlcore.models.stops import stops_of
+from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes.load import load_recipe
 from rlcore.rewards.types import Reward, RewardRow

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.algorithms.advantages import AdvantageInput, estimate
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.advantage import shaped_scores, turn_credit

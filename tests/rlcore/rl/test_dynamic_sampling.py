@@ -9,7 +9,7 @@ import pytest
 
 from rlcore.results.run import Run, record_stage
 from rlcore.rewards.types import RewardRow
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rl.groups import DynamicSamplingError, Groups, split_by_signal
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.fork import why_from_zero
 from rlcore.rl.phases import Phases

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.models.weight_digest import WeightStamp
 from rlcore.recipes.load import load_recipe
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rl.guards import (
     SamplerDriftError,
     StaleWeightsError,

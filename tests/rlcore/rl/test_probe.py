@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.models.packing import Sequences, pack
 from rlcore.models.ragged import to_arrays
 from rlcore.models.rows import SHARING_MULTIPLES

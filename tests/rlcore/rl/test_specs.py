@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.recipe import Recipe

@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences

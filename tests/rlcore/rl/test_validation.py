@@ -11,7 +11,7 @@ from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Generation
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.types import Failure, Reward, RewardRow
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
 from rlcore.rl.prompts import PromptRows
 from rlcore.rl.validation import Validation, validation_prompts

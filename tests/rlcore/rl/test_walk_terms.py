@@ -14,7 +14,7 @@ from rlcore.models.packing import Sequences
 from rlcore.rewards.gsm8k import scorer
 from rlcore.rewards.types import RewardRow
 from rlcore.rl.scores import estimated_kl
-from rlcore.rl.walk import token_terms, value_terms
+from rlcore.rl.token_trace import token_terms, value_terms
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "walk.json").read_text())
 GIVEN, EXPECTED = GOLDEN["given"], GOLDEN["expected"]

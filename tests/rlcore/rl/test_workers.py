@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.cluster.types import Placement
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.workers import Workers

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.cluster.types import Worker
 from rlcore.engines.pool import load_model_directory
 from rlcore.models.weight_digest import UNVERIFIED

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from wandb.sdk.lib.exit_hooks import ExitHooks
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.plan.functions import check_functions
 from rlcore.recipes.load import load_recipe, user_functions

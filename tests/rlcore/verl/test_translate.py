@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.verl.translate import Translation, render, translate
 from schemas.errors import UserError

@@ -13,7 +13,7 @@ from prefect.states import Completed, Failed, Running, Scheduled
 
 from flows.deploy import ensure_pool
 from flows.flow_runs import POOL
-from flows.places import AUTOMATIONS
+from flows.paths import AUTOMATIONS
 from flows.retrain import ENDS, NOTHING_NEW
 from tasks.retraining.observe import SUPERSEDED, done_since, supersede
 

@@ -8,7 +8,7 @@ from prefect import flow
 
 from rlcore.diagnostics.watch import DiagnosticError
 from rlcore.results.metrics import metrics_frame, publish_metrics
-from rlcore.rewards.unscored import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rl.state import LoopState
 from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.results.metrics import metrics_frame
 from schemas.errors import UserError
 from schemas.recipe import Recipe

@@ -14,9 +14,9 @@ from schemas.errors import UserError
 from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import CachedStage, StageRun
-from tasks.runtime.declared import Declared
 from tasks.runtime.keys import KeyParts, stage_key
 from tasks.runtime.pipeline import PipelineRun, StageResult
+from tasks.runtime.stage_keys import Declared
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from flows.rl_pipeline import STAGES as CACHED
 from flows.rl_pipeline import stages
 from rlcore.recipes.load import load_recipe

@@ -22,9 +22,9 @@ from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
 from tasks.runtime import restarts
 from tasks.runtime.caching import CachedStage, StageRun
-from tasks.runtime.declared import Declared
 from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.restarts import Restart
+from tasks.runtime.stage_keys import Declared
 from tasks.runtime.stage_run import flow_run_id
 
 pytestmark = pytest.mark.timeout(120)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from prefect import flow
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from schemas.errors import UserError
 from tasks.runtime.run import open_run
 from tests.flows.small_run import INLINE, SMALL

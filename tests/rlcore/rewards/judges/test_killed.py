@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.cluster.types import WorkerDied
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.workers import Workers

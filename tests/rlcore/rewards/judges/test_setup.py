@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.rewards.judges.setup import cache_folder, check_keys, judge_setup, key_of
 from schemas.errors import UserError

@@ -9,7 +9,7 @@ import pytest
 
 from rlcore.models.base import check_base_model, copy_base_model, scratch_stops
 from rlcore.models.chat import Encoded, encode_demonstrations
-from rlcore.models.stops import closing_token, stops_of
+from rlcore.models.stop_tokens import closing_token, stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rollout.turns import TurnEncoder
 from schemas.errors import UserError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlcore.rewards.unscored import (
+from rlcore.rewards.unscored_rows import (
     RewardFailureError,
     RewardTimeoutError,
     check_any_scored,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from rlcore.store.outside import files_read, hub_read, read_directory_digest, read_file_digest
+from rlcore.store.inputs import files_read, hub_read, read_directory_digest, read_file_digest
 
 
 def test_a_moved_file_is_the_same_in_keys_and_another_in_lineage(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rlcore.cluster.address import check_address
-from rlcore.cluster.surroundings import obstacles
+from rlcore.cluster.host_settings import obstacles
 from rlcore.engines.registry import choose
 from rlcore.envs.process import describe
 from rlcore.envs.registry import BUILTIN, check_name
@@ -16,7 +16,7 @@ from rlcore.learner.packing_check import try_architecture
 from rlcore.models.architectures import check_states
 from rlcore.models.base import check_base_model, scratch_stops
 from rlcore.models.shape import model_parameters
-from rlcore.models.stops import NEVER_CLOSES, Stops
+from rlcore.models.stop_tokens import NEVER_CLOSES, Stops
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.plan.data_size import check_files
 from rlcore.plan.functions import check_functions

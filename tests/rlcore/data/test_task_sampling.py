@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rlcore.data.drawn import Generator
+from rlcore.data.task_sampling import Generator
 from schemas.errors import UserError
 
 

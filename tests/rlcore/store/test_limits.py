@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.store.bounded import read_bytes, read_json, read_text, within, within_memory
+from rlcore.store.limits import read_bytes, read_json, read_text, within, within_memory
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.results import held
+from rlcore.results import column_cache
 from rlcore.results.queries import query
 from rlcore.store import files
 from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
@@ -29,7 +29,7 @@ SCORES = "select key, any_value(score) as score from rewards group by key order 
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count every file as settled, and three as many."""
     monkeypatch.setattr(files, "SETTLED_S", 0.0)
-    monkeypatch.setattr(held, "LEAST_FILES", 3)
+    monkeypatch.setattr(column_cache, "LEAST_FILES", 3)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_answers_are_those_of_the_files(
         *("rows_advantages", "rows_rewards", "rows_rollouts")
     ]
     again = [query(store, statement) for statement in STATEMENTS]
-    monkeypatch.setattr(held, "LEAST_FILES", 100)
+    monkeypatch.setattr(column_cache, "LEAST_FILES", 100)
     for statement, one, two in zip(STATEMENTS, first, again, strict=True):
         files = query(store, statement)
         assert files.height
@@ -110,6 +110,6 @@ def test_a_file_that_changed_while_it_was_copied_is_not_held(
 ) -> None:
     """Its new rows would stand under the digest of the old ones."""
     unchanged = iter([True] * 4 + [False])
-    monkeypatch.setattr(held.Index, "is_unchanged", lambda *_: next(unchanged))
+    monkeypatch.setattr(column_cache.Index, "is_unchanged", lambda *_: next(unchanged))
     assert scores(store) == [0, 1, 2, 3]
     assert held_files(store) == []

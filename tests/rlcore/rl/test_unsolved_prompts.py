@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 
 from rlcore.rewards.types import RewardRow
-from rlcore.rl.answers import NEVER_RIGHT, RECENT, RecentAnswers
 from rlcore.rl.batch import beside
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
+from rlcore.rl.unsolved_prompts import NEVER_RIGHT, RECENT, RecentAnswers
 from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.diagnostics.records import Verdicts, put_iteration, rewards, rollouts
 

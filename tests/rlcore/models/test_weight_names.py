@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, T5Config
 
 from rlcore.learner.packing_check import LISTED
 from rlcore.models.base import check_base_model, copy_base_model, with_file_names
-from rlcore.models.names import file_state, from_files, has_file_names
 from rlcore.models.weight_digest import canonical_names
 from rlcore.models.weight_files import checkpoint_shapes, read_checkpoint
+from rlcore.models.weight_names import file_state, from_files, has_file_names
 from schemas.errors import UserError
 from schemas.model import ModelSection
 from tests.architectures import write_model

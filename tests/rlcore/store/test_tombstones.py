@@ -6,7 +6,7 @@ import fsspec
 import pytest
 
 from rlcore.store.artifacts import ArtifactStore, LeaseError
-from rlcore.store.pruned import PrunedArtifact
+from rlcore.store.tombstones import PrunedArtifact
 from tests.rlcore.results.stores import put
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from rlcore.algorithms.seeds import stream_seed
 from rlcore.data import arithmetic, programs
-from rlcore.data.drawn import Example
 from rlcore.data.rows import Row
+from rlcore.data.task_sampling import Example
 from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Call
 from rlcore.models.chat import Message
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
-from schemas.generated import (
+from schemas.generators import (
     ENVIRONMENT,
     ArithmeticSource,
     EnvironmentSource,

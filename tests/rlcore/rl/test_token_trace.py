@@ -10,10 +10,10 @@ import jsonschema
 import numpy as np
 import pytest
 
-from flows.places import ROOT
+from flows.paths import ROOT
 from rlcore.rl.phases import Phases
 from rlcore.rl.replay import recorded_kl_coef
-from rlcore.rl.walk import WalkedToken, walk
+from rlcore.rl.token_trace import WalkedToken, walk
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from tests.rlcore.rl.conftest import Dataset

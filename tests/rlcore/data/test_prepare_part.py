@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from rlcore.data.part import ASKED, BESIDE, STAGES, Part, Prepared, Work, prepare_part
+from rlcore.data.prepare_part import ASKED, BESIDE, STAGES, Part, Prepared, Work, prepare_part
 from rlcore.data.rows import RawTable
 from rlcore.models.tokenizer import EOS, train_tokenizer
 from schemas.data import DataSection, FileSource

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.cluster.surroundings import obstacles, settle, socket_folder
+from rlcore.cluster.host_settings import obstacles, settle, socket_folder
 
 RAYS_OWN = "/session_2026-11-27_18-33-07_123456_1234567/sockets/plasma_store.1"
 
@@ -125,7 +125,7 @@ def test_what_ray_cannot_do_is_one_sentence_each(
 def test_children_of_another_locale_write_utf_8() -> None:
     program = (
         "import subprocess, sys\n"
-        "from rlcore.cluster.surroundings import settle\n"
+        "from rlcore.cluster.host_settings import settle\n"
         "settle()\n"
         "print('<\\uff5cend\\uff5c>', flush=True)\n"
         "sys.exit(subprocess.call([sys.executable, '-c', 'print(open(0).encoding)']))"

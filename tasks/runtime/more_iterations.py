@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from rlcore.store.reader import ArtifactReader
 from schemas.recipe import Recipe
-from tasks.runtime.declared import Declared
 from tasks.runtime.drift import ACCEPTED, HalfDone, begun_runs, newest_checkpoint, stopped_run
 from tasks.runtime.keys import Obstacle, StageKeys, generation_key
+from tasks.runtime.stage_keys import Declared
 
 TRAJECTORY = "trajectory"  # metadata of a checkpoint: ``StageKeys.trajectory`` of its stage run
 TOTAL = "total"  # metadata of a checkpoint: the iterations that its stage run was to do

@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlcore.data.gathered import Gathered, counts_of
-from rlcore.data.part import ASKED, Part, Work, prepare_part
+from rlcore.data.combine import Gathered, counts_of
+from rlcore.data.prepare_part import ASKED, Part, Work, prepare_part
 from rlcore.data.rows import Row
 from rlcore.models.tokenizer import train_tokenizer
 from schemas.data import DataSection, FileSource

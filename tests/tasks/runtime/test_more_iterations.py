@@ -11,7 +11,7 @@ from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.recipe import Recipe
 from tasks.runtime.drift import ACCEPTED
 from tasks.runtime.keys import without_end
-from tasks.runtime.longer import TOTAL, TRAJECTORY, shorter_run
+from tasks.runtime.more_iterations import TOTAL, TRAJECTORY, shorter_run
 from tests.flows.commands.test_export import cli
 from tests.flows.small_run import INLINE, SMALL, artifact_digests, run_small
 

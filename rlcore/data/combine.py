@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from rlcore.data.part import ASKED, BESIDE, CONTENT, HASHES, SPLITS, Columns, Kept
+from rlcore.data.prepare_part import ASKED, BESIDE, CONTENT, HASHES, SPLITS, Columns, Kept
 from rlcore.data.screen import Compared, Dropped
 from rlcore.data.write import numbered_uid, numbers_of
 

@@ -2,7 +2,7 @@
 
 from flows.rl_pipeline import STAGES
 from rlcore.store.versions import VERSIONS
-from tasks.runtime.declared import declared
+from tasks.runtime.stage_keys import declared
 
 
 def test_a_stage_counts_its_own_module() -> None:

@@ -13,7 +13,7 @@ import pytest
 from prefect import flow
 
 from flows.cli import main
-from flows.places import RECIPES
+from flows.paths import RECIPES
 from flows.rl_loop import rl
 from rlcore.learner.checkpoints import KIND
 from rlcore.recipes.load import load_recipe

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlcore.models.shape import from_scratch_shape
-from rlcore.plan.room import (
+from rlcore.plan.memory import (
     LearnerMemory,
     Memory,
     activation_bytes,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2ForSequenceClassification
 
-from rlcore.models.values import SCORE_BIAS, TokenValueModel, put_score_head
+from rlcore.models.value_model import SCORE_BIAS, TokenValueModel, put_score_head
 from schemas.errors import UserError
 
 
