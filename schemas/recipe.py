@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.algorithm import IN_KEYS, SEQUENCE_RATIOS
-from schemas.context import context_rules, environment_rules
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
 from schemas.evolve import EvolveSection
@@ -20,7 +19,7 @@ from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
 from schemas.model import ModelSection
-from schemas.names import BASE_MODEL, REWARD_MODEL, StopTexts, Temperature
+from schemas.names import BASE_MODEL, ENVIRONMENT, REWARD_MODEL, StopTexts, Temperature
 from schemas.optimizer import Optimizer, Schedule
 from schemas.retrain import RetrainSection, retrain_rules
 from schemas.reward_model import RewardModelSection, SampledPreferences
@@ -238,10 +237,16 @@ class Recipe(Section):
         default = 1e-4 if self.model.dtype == "float32" else 0.1
         return GapBound("rl.max_canary_gap", "mean", self.rl.max_canary_gap or default)
 
+    def longest_sequence(self, new_tokens: int) -> int:
+        """Return the most tokens of a prompt and what follows it, ``new_tokens`` a turn."""
+        if self.environment is None:
+            return self.data.max_prompt_tokens + new_tokens
+        return self.environment.tokens(self.data.max_prompt_tokens, new_tokens)
+
     @rule
     def _sections_fit(self) -> Iterator[str]:
-        yield from environment_rules(self)
-        yield from context_rules(self)
+        yield from _environment_rules(self)
+        yield from _context_rules(self)
         yield from retrain_rules(self)
 
     @rule
@@ -343,6 +348,61 @@ class Recipe(Section):
                 " token, and in float32 every token agrees; remove it, rl.max_logprob_gap bounds"
                 " the largest"
             )
+
+
+def _environment_rules(recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence where an environment is named and not set, or cannot be used."""
+    named = any(function.name == ENVIRONMENT for function in recipe.reward.functions)
+    if recipe.environment is None:
+        if named:
+            yield (
+                "reward.functions names 'environment' and the section environment is null; set"
+                " it, or take the function out"
+            )
+        if any(isinstance(source, EnvironmentSource) for source in recipe.data.sources):
+            yield (
+                "data.sources holds kind environment and the section environment is null; set"
+                " environment.name"
+            )
+        return
+    if recipe.reward_model and isinstance(recipe.reward_model.preferences, SampledPreferences):
+        yield (
+            "reward_model.preferences are sampled as single answers and environment ="
+            f" {recipe.environment.name!r} plays episodes; take preferences from a file, or set"
+            " environment to null"
+        )
+
+
+def _context_rules(recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence where the longest episode does not fit into ``model.max_tokens``."""
+    limits = {
+        "rl.rollout.max_new_tokens": recipe.rl.rollout.max_new_tokens,
+        "evaluate.max_new_tokens": recipe.evaluate.max_new_tokens,
+    }
+    if recipe.reward_model and isinstance(recipe.reward_model.preferences, SampledPreferences):
+        sampled = recipe.reward_model.preferences.max_new_tokens
+        limits["reward_model.preferences.max_new_tokens"] = sampled
+    for path, new_tokens in limits.items():
+        needed = recipe.longest_sequence(new_tokens)
+        if needed > recipe.model.max_tokens:
+            what = path if recipe.environment is None else recipe.environment.turns_of(path)
+            yield (
+                f"data.max_prompt_tokens + {what} = {needed} exceeds"
+                f" model.max_tokens = {recipe.model.max_tokens}; raise model.max_tokens or lower"
+                f" {'one of the two' if recipe.environment is None else 'one of them'}"
+            )
+    scratch = recipe.model.from_scratch
+    if recipe.environment and recipe.environment.observation >= recipe.model.max_tokens:
+        yield (
+            "environment.max_observation_tokens ="
+            f" {recipe.environment.max_observation_tokens} leaves no room for a turn in"
+            f" model.max_tokens = {recipe.model.max_tokens}; lower it"
+        )
+    if scratch and scratch.max_position_embeddings < recipe.model.max_tokens:
+        yield (
+            f"model.from_scratch.max_position_embeddings = {scratch.max_position_embeddings} is"
+            f" below model.max_tokens = {recipe.model.max_tokens}; raise it"
+        )
 
 
 def _own_part(recipe: Recipe, stage: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/envs/test_process.py": ("rlcore/envs/child.py",),
     "tests/schemas/test_recipe.py": ("schemas/model.py",),
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
-    "tests/schemas/test_environment.py": ("schemas/context.py",),
     "tests/rlcore/recipes/test_errors_recipe_keys.py": ("rlcore/recipes/foreign_keys.py",),
     "tests/test_wheel.py": ("flows/paths.py",),
     "tests/flows/commands/test_reward.py": (

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rlcore.cluster.types import ran_out
-from schemas.context import longest_sequence
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 
@@ -59,7 +58,7 @@ def _without_effect(recipe: Recipe) -> list[str]:
     """Return the settings of the learner that save memory and change no result."""
     learner = recipe.hardware.learner
     longest = [
-        longest_sequence(recipe, recipe.rl.rollout.max_new_tokens),
+        recipe.longest_sequence(recipe.rl.rollout.max_new_tokens),
         recipe.sft.max_tokens if recipe.sft.enabled else 0,
         0 if recipe.reward_model is None else recipe.reward_model.max_tokens,
     ]

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from rlcore.plan.data_size import DataSize
 from rlcore.recipes.load import with_micro_batch_tokens
-from schemas.context import longest_sequence
 from schemas.data import GSM8K_ROWS
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
@@ -88,7 +87,7 @@ def rl_batch(recipe: Recipe) -> Batch:
     return _batch(
         recipe,
         "data.max_prompt_tokens + rl.rollout.max_new_tokens",
-        longest=longest_sequence(recipe, rollout.max_new_tokens),
+        longest=recipe.longest_sequence(rollout.max_new_tokens),
         rounds=recipe.rl.iterations,
         sequences_per_round=sequences,
         steps_per_round=steps,

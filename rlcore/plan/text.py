@@ -11,7 +11,6 @@ from rlcore.plan.data_size import DataSize
 from rlcore.plan.memory import LearnerMemory, Memory, gib
 from rlcore.plan.stages import Rates, StageEstimate
 from rlcore.plan.states import InStore
-from schemas.context import longest_sequence
 from schemas.hardware import AUTO
 from schemas.recipe import Recipe
 from schemas.rl import FUSED_SAMPLE
@@ -297,7 +296,7 @@ def engine_lines(
 ) -> list[str]:
     """Return what one rollout engine takes and how many longest sequences its cache holds."""
     rollout = recipe.hardware.rollout
-    per_sequence = longest_sequence(recipe, recipe.rl.rollout.max_new_tokens)
+    per_sequence = recipe.longest_sequence(recipe.rl.rollout.max_new_tokens)
     if device == "cuda":
         what = f"{rollout.gpu_memory_utilization:.0%} of its GPU(s), weights included"
     else:

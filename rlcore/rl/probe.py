@@ -21,7 +21,6 @@ from rlcore.rl.roles import RLWorkers
 from rlcore.rl.scores import with_scores
 from rlcore.rl.state import LoopState
 from rlcore.rl.update import critic_request, critic_steps, policy_request, policy_steps
-from schemas.context import longest_sequence
 from schemas.outcomes import FinishReason
 from schemas.recipe import Recipe
 
@@ -67,7 +66,7 @@ def longest_batches(recipe: Recipe, prompts: pl.DataFrame, *, budget: int) -> li
     trained = recipe.rl.rollout.max_new_tokens * (
         recipe.environment.turns if recipe.environment else 1
     )
-    longest = longest_sequence(recipe, recipe.rl.rollout.max_new_tokens)
+    longest = recipe.longest_sequence(recipe.rl.rollout.max_new_tokens)
     shortest = prompts["prompt_ids"].list.len().to_numpy().min()
     tokens = np.concatenate(to_arrays(prompts["prompt_ids"].head(longest)))
     most = _sequences_per_step(recipe)

@@ -60,7 +60,7 @@ NEUTRAL = (
 # Those among them that can. Contracts of tables cannot: they refuse a table, and change none.
 COUNTED = (
     *("rlcore.cluster.host_settings", "rlcore.recipes.text", "rlcore.results.conditions"),
-    *("rlcore.rewards.boxed", "rlcore.store.tables", "schemas.table_list", "schemas.context"),
+    *("rlcore.rewards.boxed", "rlcore.store.tables", "schemas.table_list"),
     *("schemas.environment", "schemas.licenses", "schemas.names", "schemas.outcomes"),
     "schemas.rollout",
 )

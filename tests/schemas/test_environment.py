@@ -6,7 +6,6 @@ import pytest
 
 from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
-from schemas.context import longest_sequence
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
 from schemas.recipe import Recipe
@@ -43,8 +42,8 @@ def test_an_environment_is_part_of_the_stages_that_it_changes() -> None:
 
 
 def test_the_longest_episode_is_reckoned() -> None:
-    assert longest_sequence(recipe(), 32) == 80 + 2 * 32 + 1 * (16 + 32)
-    assert longest_sequence(recipe("quickstart"), 40) == 80 + 40
+    assert recipe().longest_sequence(32) == 80 + 2 * 32 + 1 * (16 + 32)
+    assert recipe("quickstart").longest_sequence(40) == 80 + 40
 
 
 @pytest.mark.parametrize(
