@@ -130,6 +130,33 @@ def test_rooms_import_each_other_in_no_circle() -> None:
         pytest.fail(f"{' -> '.join(circle.args[1])}")
 
 
+def test_files_import_each_other_in_no_circle() -> None:
+    """Those for types alone are counted: who reads one file needs the other."""
+    modules = {name.removesuffix(".py").replace("/", "."): name for name in OURS}
+    graph = {
+        module: {
+            target
+            for node in ast.walk(_tree(name))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for target in _targets(node)
+            if target in modules and target != module
+        }
+        for module, name in modules.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        pytest.fail(f"{' -> '.join(circle.args[1])}")
+
+
+def _targets(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return what a statement may import: modules, and names of modules that may be modules."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    module = node.module or ""
+    return [module, *(f"{module}.{alias.name}" for alias in node.names)]
+
+
 @pytest.mark.parametrize("name", [name for name in OURS if name.startswith("schemas/")])
 def test_schemas_import_only_their_libraries(name: str) -> None:
     for imported in _imports(name):
