@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from prefect import flow
 
-from flows.form import evolve_name
+from flows.flow_run_names import evolve_name
 from flows.paths import RECIPES
 from rlcore.recipes.redaction import redacting
 from tasks.evolve import (

@@ -10,7 +10,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from flows.form import retrain_name
+from flows.flow_run_names import retrain_name
 from flows.paths import RECIPES
 from flows.rl_pipeline import rl_pipeline
 from rlcore.evaluation.promotion import Verdict

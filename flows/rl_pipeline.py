@@ -6,7 +6,8 @@ from typing import Any
 
 from prefect import flow
 
-from flows.form import pipeline_name, with_fields
+from flows.flow_run_names import pipeline_name
+from flows.form import with_fields
 from flows.paths import RECIPES
 from flows.rl_loop import rl
 from schemas.artifacts import ArtifactRef

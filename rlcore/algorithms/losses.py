@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from rlcore.algorithms.plugins import resolve
 from schemas.errors import UserError, did_you_mean
@@ -46,6 +45,8 @@ def importance_weights(
             f"importance_correction.level = '{level}' is unknown; use one of {', '.join(LEVELS)}"
             f"{did_you_mean(level, LEVELS)}"
         )
+    import torch
+
     with torch.no_grad():
         if level == "none":
             return torch.ones_like(old_logprobs)

@@ -16,7 +16,7 @@ from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.stop_strings import answer_text
 from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
-from rlcore.envs.pool import AnswerStream
+from rlcore.envs.streaming import AnswerStream
 from rlcore.envs.types import Answer, Call, Message
 from rlcore.models.weight_digest import WeightStamp
 from rlcore.rewards.types import Reward, RewardRow, score_finished

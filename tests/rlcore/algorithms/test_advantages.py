@@ -369,7 +369,6 @@ def test_estimators_load_without_torch():
     code = (
         "import sys, rlcore.algorithms.advantages, rlcore.algorithms.aggregation;"
         "import rlcore.algorithms.overlong, rlcore.algorithms.losses, rlcore.algorithms.kl;"
-        "import rlcore.algorithms.losses, rlcore.algorithms.losses;"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

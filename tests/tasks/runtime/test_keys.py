@@ -48,7 +48,7 @@ EDITS = {
     "rlcore.rewards.pool": SAMPLED,
     "rlcore.rewards.judge": SAMPLED,
     "rlcore.rewards.judges.question": SAMPLED,
-    "rlcore.models.base": {"base_model", "prepare_data"},
+    "rlcore.models.base": {"base_model"},
     "rlcore.models.tokenizer": {"base_model", "prepare_data", "sft", "export"} | SAMPLED,
     "rlcore.data.arithmetic": {"base_model", "prepare_data"},
     "rlcore.data.programs": {"base_model", "prepare_data"},

@@ -7,7 +7,7 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
-from flows.form import evolve_name, pipeline_name, retrain_name
+from flows.flow_run_names import evolve_name, pipeline_name, retrain_name
 from rlcore.results.folders import run_directory
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,7 +9,8 @@ import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.types import WorkerTimeout
-from rlcore.envs.pool import AnswerStream, EnvironmentPool, EnvironmentWorker
+from rlcore.envs.pool import EnvironmentPool, EnvironmentWorker
+from rlcore.envs.streaming import AnswerStream
 from rlcore.envs.types import Answer, Call
 from schemas.environment import EnvironmentSection
 

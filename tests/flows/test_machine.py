@@ -10,10 +10,9 @@ from threading import Thread
 
 import pytest
 
-from flows import local, services
+from flows import local, machine, services
 from flows.cli import main
-from flows.commands import doctor
-from flows.commands.doctor import OK, PROBLEM, WARNING, Finding, findings
+from flows.machine import OK, PROBLEM, WARNING, Finding, findings
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def test_a_limit_that_is_not_met_is_a_problem(
     looked: Callable[[], dict[str, Finding]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doctor, name, value)
+    monkeypatch.setattr(machine, name, value)
     found = looked()[check]
     assert said in found.found
     assert found.state == PROBLEM
@@ -93,7 +92,7 @@ def test_packages_are_compared_with_the_pins(
 ) -> None:
     pins = tmp_path / "constraints.txt"
     pins.write_text("# of a test\nduckdb==0.0.1\n")
-    monkeypatch.setattr(doctor, "CONSTRAINTS", pins)
+    monkeypatch.setattr(machine, "CONSTRAINTS", pins)
     found = looked()["packages"]
     assert found.state == WARNING
     assert found.found.startswith("duckdb ")
@@ -149,8 +148,8 @@ def test_gpus_without_their_packages_are_told(
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert shutil.which("nvidia-smi") == str(command)
-    monkeypatch.setattr(doctor, "installed", lambda name: None if name == "vllm" else "1")
+    monkeypatch.setattr(machine, "installed", lambda name: None if name == "vllm" else "1")
     assert looked()["gpu"].remedy == "make env EXTRA=gpu"
     command.write_text("#!/bin/sh\nexit 9\n")
-    monkeypatch.setattr(doctor, "installed", lambda name: "1")
+    monkeypatch.setattr(machine, "installed", lambda name: "1")
     assert looked()["gpu"].state == PROBLEM
