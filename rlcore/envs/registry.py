@@ -2,7 +2,7 @@
 
 A name is one of ``BUILTIN``, or ``package.module:Class`` or ``path/to/file.py:Class`` for yours
 (``types`` says what it needs); ``mcp`` has a module of its own. To add one: its module in this
-package, its entry in ``names``, its name in ``schemas.environment``.
+package, its entry in ``BUILTIN``, its name in ``schemas.environment``.
 """
 
 import inspect
