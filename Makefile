@@ -10,9 +10,10 @@
 # make lint       ruff and pyright; make format changes what ruff can
 # make chaos      deals N=12 blows to runs (kills, hangs, full disks, silent buckets); fails if one loses anything
 # make bench      runs BENCH=speed (beside TRL and the machine's rates), or another benchmark; fails if a bound is broken
-# make architectures  takes a small model of each class through the pipeline; writes docs/architectures.md
+# make architectures  takes a small model of each class through the pipeline; writes its page
 # make versions   records the code of each stage: under its raised version, or as code of equal results
-# make docs       writes docs/recipe.md, docs/recipe.schema.json and docs/tables.md from the schemas
+# make docs       writes the generated pages of docs/reference, and docs/recipe.schema.json
+# make site       builds docs as a website with search, in runs/site/html; fails if a link is broken
 SYSTEM := $(shell uname -s)-$(shell uname -m)
 ifeq ($(filter Linux-x86_64 Linux-aarch64,$(SYSTEM)),)
 $(error This project runs on Linux x86_64 and aarch64, and this is $(SYSTEM); use a container, a virtual machine, or WSL 2 on Windows)
@@ -26,7 +27,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process if their bytecode is not cached.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run study packages test test-slow chaos bench architectures docs versions lint format env up down clean-env
+.PHONY: help run study packages test test-slow chaos bench architectures docs site versions lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -91,6 +92,15 @@ architectures: $(STAMP)
 
 docs: $(STAMP)
 	@exec $(BIN)/python -m flows.reference
+
+# With the extra site, which brings the builder. It takes pages and configuration from one folder.
+site:
+	@$(MAKE) --no-print-directory env EXTRA=$(EXTRA),site
+	rm -rf runs/site
+	mkdir -p runs/site
+	cp -r docs infra/site.toml runs/site
+	$(BIN)/zensical build --strict --config-file runs/site/site.toml
+	echo "Open runs/site/html/index.html"
 
 versions: $(STAMP)
 	@exec $(BIN)/python -m rlcore.store.versions

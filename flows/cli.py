@@ -45,7 +45,7 @@ ADD = (
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
     *(add_export_data, add_fork, add_evolve, add_champions, add_worker, add_store, add_models),
 )
-FAILED, WRONG, UNREAD = 1, 2, 141  # docs/exit_codes.md, as INTERRUPTED
+FAILED, WRONG, UNREAD = 1, 2, 141  # docs/reference/exit_codes.md, as INTERRUPTED
 
 
 def main(arguments: list[str] | None = None) -> int:

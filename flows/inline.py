@@ -13,7 +13,7 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     from prefect import Flow
 
-INTERRUPTED = 130  # exit code after Ctrl-C (docs/exit_codes.md)
+INTERRUPTED = 130  # exit code after Ctrl-C (docs/reference/exit_codes.md)
 
 
 def run_inline(

@@ -348,7 +348,7 @@ def _overrides(text: str) -> dict[str, object]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Bring everything up, start one flow run of a recipe and follow it to its table; return the
-    exit code (docs/exit_codes.md)."""
+    exit code (docs/reference/exit_codes.md)."""
     options = _parse(arguments)
     settle()
     started = time.monotonic()

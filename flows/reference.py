@@ -1,5 +1,5 @@
-"""References: of recipes for readers (docs/recipe.md) and editors (docs/recipe.schema.json), and of
-tables (docs/tables.md).
+"""The generated pages of docs/reference: of recipes for readers (recipe.md) and editors
+(docs/recipe.schema.json), and of tables (tables.md); commands and findings: ``reference_pages``.
 
 Those of recipes come from one tree of JSON schema nodes, a node per key of a recipe, with what
 pydantic's own schema lacks: the default at that key's place, and the checks of validators.
@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from flows.paths import ROOT
+from flows.reference_pages import COMMANDS, FINDINGS, commands, findings
 from rlcore.recipes.errors import NAMED
 from rlcore.results.queries import describe
 from rlcore.rewards.registry import BUILTIN
@@ -27,9 +28,9 @@ from schemas.rl import RLSection
 from schemas.table_list import TABLES as TEXTS
 from schemas.table_list import VIEWS
 
-REFERENCE = ROOT / "docs" / "recipe.md"
+REFERENCE = ROOT / "docs" / "reference" / "recipe.md"
 SCHEMA = ROOT / "docs" / "recipe.schema.json"
-TABLES = ROOT / "docs" / "tables.md"
+TABLES = ROOT / "docs" / "reference" / "tables.md"
 
 Node = dict[str, Any]
 
@@ -56,7 +57,7 @@ CHECKED: dict[str, Node] = {
 HEAD = """# Recipe reference
 
 Written by `make docs` from `schemas/`: change the descriptions there. Editors that know the comment
-`# yaml-language-server: $schema=...` check a recipe against `recipe.schema.json` beside this file.
+`# yaml-language-server: $schema=...` check a recipe against `docs/recipe.schema.json`.
 
 - A **recipe** is a YAML file: `flows/recipes/NAME.yaml`, or any path. A file whose name begins with
   `_` is not a recipe, only a base for others. `model`, `data` and `reward` must be given.
@@ -142,7 +143,7 @@ def reference() -> str:
             continue
         shown.add(heading)
         level = min(path.replace(".0", "").count(".") + 2, 4)
-        about = re.sub(r"\bdocs/(\w+\.md)", r"[\g<0>](\1)", node["description"])
+        about = re.sub(r"\bdocs/(\w+/\w+\.md)", r"[\g<0>](../\1)", node["description"])
         parts += ["", f"{'#' * level} {heading}", "", about, ""]
         parts += ["| key | type | default | limits | meaning |", "|---|---|---|---|---|"]
         for name, child in node["properties"].items():
@@ -174,7 +175,14 @@ def json_schema() -> Node:
 def main() -> None:
     """Write the files atomically. Raises OSError where ``docs`` is not writable."""
     schema = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
-    for path, text in ((REFERENCE, reference()), (SCHEMA, schema), (TABLES, tables_reference())):
+    pages = {
+        REFERENCE: reference(),
+        SCHEMA: schema,
+        TABLES: tables_reference(),
+        COMMANDS: commands(),
+        FINDINGS: findings(),
+    }
+    for path, text in pages.items():
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)

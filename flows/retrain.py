@@ -79,7 +79,7 @@ def _retrain(recipe: str, overrides: dict[str, Any] | None) -> State:
     if asked.retrain is None:
         raise UserError(
             f"recipe '{asked.name}' has no section retrain; add one (retrain: {{}} will do), see"
-            " docs/retraining.md"
+            " docs/do/retrain.md"
         )
     done = done_since(flow_run.id)
     if done is not None:

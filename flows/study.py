@@ -84,7 +84,7 @@ def add_study(commands: Any) -> None:
         "--results",
         type=Path,
         metavar="FILE",
-        help="write figures, spread, hardware and commit as Markdown, e.g. docs/results.md",
+        help="write figures, spread, hardware and commit as Markdown, e.g. runs/results.md",
     )
     add_format(parser, others="a row per run, progress on stderr")
     parser.set_defaults(command=study)

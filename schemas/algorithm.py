@@ -72,7 +72,7 @@ class GAE(Section):
 
 
 class KL(Section):
-    """KL to the frozen reference (docs/algorithms.md, "KL")."""
+    """KL to the frozen reference (docs/understand/algorithms.md, "KL")."""
 
     where: Literal["none", "loss", "reward"] = Field(
         default="none", description="term of the loss, taken from each token's reward, or no KL"
@@ -208,7 +208,8 @@ class Algorithm(Section):
         "seq-mean-token-sum-norm",
     ] = Field(
         default="seq-mean-token-mean",
-        description='weight of each token in the loss: docs/algorithms.md, "Loss aggregation"',
+        description="weight of each token in the loss: docs/understand/algorithms.md,"
+        ' "Loss aggregation"',
     )
     kl: KL = KL()
     entropy_coef: float = Field(

@@ -19,7 +19,8 @@ TURN_OVERHEAD = 32  # tokens that a chat template may put around an observation
 
 
 class EnvironmentSection(Section):
-    """An episode of several turns: the policy acts, the environment answers (docs/environments.md).
+    """An episode of several turns: the policy acts, the environment answers
+    (docs/start/own_environment.md).
 
     A turn may have ``rl.rollout.max_new_tokens`` tokens, in evaluation those of
     ``evaluate.max_new_tokens``.

@@ -10,7 +10,7 @@ from schemas.section import Section, rule
 
 
 class EvolveSection(Section):
-    """Policy and verifiers over rounds, without an update of weights (docs/evolve.md).
+    """Policy and verifiers over rounds, without an update of weights (docs/understand/evolve.md).
 
     Defaults are those of AlphaApollo's evolving pipeline (arXiv 2510.06261).
     """

@@ -12,7 +12,7 @@ from schemas.section import Section, rule
 
 ENGINES = ("vllm", "transformers")
 AUTO = "auto"
-# Where ``auto`` takes vLLM on CPU (rlcore/engines/registry.py; figures in docs/engines.md).
+# Where ``auto`` takes vLLM on CPU (rlcore/engines/registry.py; docs/understand/engines.md).
 SMALL_PARAMETERS = 3_000_000
 
 
@@ -78,7 +78,7 @@ class RolloutHardware(Section):
         description=f"what samples: {', '.join(ENGINES)} (runs anywhere), your own class as"
         " 'package.module:Class' or 'path/to/file.py:Class', or auto = vllm on cuda, and on cpu"
         f" transformers for models of fewer than {SMALL_PARAMETERS:,} parameters, else vllm; RL"
-        " goes on with the one it began with (docs/engines.md)",
+        " goes on with the one it began with (docs/understand/engines.md)",
     )
     engines: int = Field(default=1, ge=1, description="engines, a process each")
     gpus_per_engine: float = Field(

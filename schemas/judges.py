@@ -42,8 +42,9 @@ class JudgeLimits(Section):
 
 
 class Judge(Section):
-    """A model that is asked for a verdict on each response, at temperature 0 (docs/rewards.md,
-    "Judges"). Its answers are cached by model, version, template and what fills it."""
+    """A model that is asked for a verdict on each response, at temperature 0
+    (docs/understand/rewards.md, "Judges"). Its answers are cached by model, version, template and
+    what fills it."""
 
     url: str = Field(description="of an OpenAI-compatible API, e.g. http://127.0.0.1:8000/v1")
     model: str = Field(min_length=1, description="its name there")

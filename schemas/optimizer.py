@@ -10,7 +10,8 @@ from schemas.section import Section
 
 
 class Schedule(Section):
-    """Learning-rate schedule in optimizer steps (docs/algorithms.md, "Learning rate")."""
+    """Learning-rate schedule in optimizer steps (docs/understand/algorithms.md, "Learning
+    rate")."""
 
     kind: Literal["constant", "linear", "cosine", "wsd"] = Field(
         default="constant", description="after warm-up; wsd = constant, then a linear decay"

@@ -27,7 +27,7 @@ _PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?
 
 
 class RetrainSection(Section):
-    """Retraining behind a gate (docs/retraining.md); it is in no cache key."""
+    """Retraining behind a gate (docs/do/retrain.md); it is in no cache key."""
 
     cron: str | None = Field(
         default=None,

@@ -57,7 +57,8 @@ class RewardFunction(Section):
 
 
 class RewardSection(Section):
-    """Weighted sum of reward functions, scored in worker processes (docs/algorithms.md, "Rewards").
+    """Weighted sum of reward functions, scored in worker processes (docs/understand/algorithms.md,
+    "Rewards").
 
     A function of weight 0 is reported only: it does not change the score, select a checkpoint or
     end a run, and a row on which it fails keeps its score. Its verdicts are used where verdicts are
@@ -142,7 +143,8 @@ class UpdateSection(Section):
 
 
 class Critic(Section):
-    """The value model: a separate model and optimizer (docs/algorithms.md, "Value loss")."""
+    """The value model: a separate model and optimizer (docs/understand/algorithms.md, "Value
+    loss")."""
 
     init: Literal["policy", "reward_model"] = Field(
         default="policy", description="where its weights start; from the policy its head is 0"

@@ -33,8 +33,8 @@ class RolloutSection(Section):
         description="lockstep = each engine samples its share as one batch, turn by turn, and a"
         " rerun gives the same bits; streaming = engines take the next turn as they get free and no"
         " episode waits for another's tool, but which turns share a batch depends on time, so a"
-        " rerun may differ in the last bits (docs/engines.md). Validation and evaluation are always"
-        " in lockstep",
+        " rerun may differ in the last bits (docs/understand/engines.md). Validation and evaluation"
+        " are always in lockstep",
     )
 
     @rule

@@ -5,7 +5,7 @@
 Each is drawn at random, written by ``save_pretrained``, trained (SFT and RL), evaluated and
 exported by ``rl-pipeline run``; every iteration syncs its weights to the transformers engine, or to
 vLLM's where the class is a hybrid, and the export is loaded into vLLM's by the same route.
-``--write``: the table into ``docs/architectures.md``. Exit code 1 if one fails.
+``--write``: the table into ``docs/reference/architectures.md``. Exit code 1 if one fails.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from rlcore.models.weight_files import (
 from tests.flows.small_run import INLINE, SMALL, run_recipe, summary_of
 from tests.rlcore.engines.conftest import EngineProcess
 
-DOCUMENT = ROOT / "docs" / "architectures.md"
+DOCUMENT = ROOT / "docs" / "reference" / "architectures.md"
 
 CONTEXT = 128
 TIMEOUT_S = 900.0  # of a call of vLLM
@@ -297,7 +297,7 @@ def table(rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="CLASS", help="all that are listed if none")
-    parser.add_argument("--write", action="store_true", help="write docs/architectures.md")
+    parser.add_argument("--write", action="store_true", help="write the page architectures.md")
     options = parser.parse_args(arguments)
     os.environ.setdefault(STARTS, "200")  # Prefect's 20 are too few beside other work
     rows = try_all(options.names or LISTED)

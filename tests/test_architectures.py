@@ -45,6 +45,6 @@ def test_a_hybrid_is_refused_before_a_run_where_the_engine_cannot_continue_it(
 
 
 def test_the_document_has_a_row_of_every_listed_class() -> None:
-    text = (ROOT / "docs" / "architectures.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "architectures.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1].strip(" `") for line in text.splitlines() if line.startswith("| `")]
     assert rows == list(LISTED)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rlcore.results.compare import Comparison
     from rlcore.results.paired import Condition, Difference
 
-WORSE = 3  # docs/exit_codes.md
+WORSE = 3  # docs/reference/exit_codes.md
 COLUMNS = (
     *("part", "name", "run", "value", "low", "high"),
     *("pairs", "higher", "lower", "unmatched_first", "unmatched_this", "text"),

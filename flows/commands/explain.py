@@ -74,7 +74,7 @@ def _unknown(key: str, path: str, known: list[str]) -> str:
     close = get_close_matches(last, leaves, n=3, cutoff=0.7)
     near += [name for name in known if name.rpartition(".")[2] in close]
     names = ", ".join(list(dict.fromkeys(near))[:NEAREST])
-    remedy = f"did you mean {names}?" if names else "docs/recipe.md lists all keys"
+    remedy = f"did you mean {names}?" if names else "docs/reference/recipe.md lists all keys"
     return f"'{key}' is not a key of a recipe; {remedy}"
 
 

@@ -12,7 +12,7 @@ from rlcore.results.folders import EXPORTS
 from schemas.errors import UserError
 
 SHOWN = 12  # digits of a digest
-DIFFERS = 1  # docs/exit_codes.md
+DIFFERS = 1  # docs/reference/exit_codes.md
 FORMS = ("verl", "trl")
 DATASET = "prepare_data"
 

@@ -18,7 +18,7 @@ COLUMNS = (
     *("reward", "value", "returns", "advantage", "weight", "loss", "value_loss"),
 )
 SHOWN = 12  # digits of a digest
-DIFFERS = 1  # docs/exit_codes.md
+DIFFERS = 1  # docs/reference/exit_codes.md
 
 
 def add_replay(commands: Any) -> None:

@@ -73,8 +73,8 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run or plan the recipe; return 0 for a plan.
 
-    A run ends the process: with 0 when it completed (docs/exit_codes.md). Raises UserError, before
-    anything starts, for what ``check_start`` refuses.
+    A run ends the process: with 0 when it completed (docs/reference/exit_codes.md). Raises
+    UserError, before anything starts, for what ``check_start`` refuses.
     """
     from rlcore.plan.preconditions import check_start
     from schemas.stages import check_stages

@@ -137,7 +137,7 @@ def group_log_expectation(mean_logq: np.ndarray, group_ids: np.ndarray) -> np.nd
     q = exp(mean_logq) is the geometric mean of the token probabilities; NaN for a row without a
     policy token, which its group leaves out. NaN where a group has no other row. The q-weighted
     form and the length normalisation are those of the official code (HeteroRL_GEPO online_rl.py);
-    with raw sums only the likeliest sample gets a gradient (docs/algorithms.md, "GEPO").
+    with raw sums only the likeliest sample gets a gradient (docs/understand/algorithms.md, "GEPO").
     """
     logq_R = np.asarray(mean_logq, dtype=np.float64)
     _, index_R = np.unique(np.asarray(group_ids), return_inverse=True)

@@ -1,4 +1,4 @@
-"""The user's own engine: a class that ``hardware.rollout.engine`` names (docs/engines.md)."""
+"""The user's own engine, which ``hardware.rollout.engine`` names (docs/understand/engines.md)."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ def find_engine(name: str, path: str = WHERE) -> Callable[[EngineSpec], Any]:
     if lacking:
         raise UserError(
             f"{path} = {name!r} lacks {', '.join(lacking)}; an engine has"
-            f" {', '.join(METHODS)}, as docs/engines.md says"
+            f" {', '.join(METHODS)}, as docs/understand/engines.md says"
         )
     _check_call(found, ("spec",), f"{path} = {name!r}: {class_name}")
     for method, arguments in {**METHODS, **OPTIONAL}.items():

@@ -313,5 +313,5 @@ def try_architecture(directory: Path) -> None:
         raise UserError(
             f"model.path = '{directory}' is a {name}, which once written and loaded again gives"
             f" other log-probs (by {moved:.2g} nats), so its checkpoints and exports would be"
-            " another model; use an architecture of docs/architectures.md"
+            " another model; use an architecture of docs/reference/architectures.md"
         )

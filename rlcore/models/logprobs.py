@@ -342,7 +342,7 @@ def check_head(model: TokenLogprobModel) -> None:
         raise UserError(
             f"architecture {type(lm).__name__} changes its logits after the output head in a way"
             " that is neither scaling nor soft-capping by its config.json, and the learner would"
-            " train another model; use an architecture of docs/architectures.md"
+            " train another model; use an architecture of docs/reference/architectures.md"
         )
 
 

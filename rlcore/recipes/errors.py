@@ -195,28 +195,48 @@ def sentences(name: str, error: ValidationError) -> list[str]:
             len(p) > len(each["loc"]) and p[: len(each["loc"])] == each["loc"] for p in places
         )
     ]
-    found = (sentence for each in real for sentence in _sentences(each))
+    found = (f"{said}{_see(key)}" for each in real for key, said in _sentences(each))
     return [f"recipe '{name}': {sentence}" for sentence in dict.fromkeys(found)]
 
 
-def _sentences(error: Any) -> Iterator[str]:
+def _see(key: Sequence[str]) -> str:
+    """Return where the reference has the section around ``key``, none for a rule between sections.
+
+    A section that is chosen by its kind counts as part of the one around it.
+    """
+    if not key:
+        return ""
+    sections = {path.rpartition(".")[0] for path, _, model in _recipe_fields() if _plain(model)}
+    parts = _placed(key)[:-1]
+    while parts and ".".join(parts) not in sections:
+        parts.pop()
+    return f" (docs/reference/recipe.md#{''.join(parts).lower() or 'top-level'})"
+
+
+def _plain(model: type[BaseModel]) -> bool:
+    return len(get_args(model.model_fields["kind"].annotation)) > 1 if _has_kind(model) else True
+
+
+def _sentences(error: Any) -> Iterator[tuple[Sequence[str], str]]:
+    """Yield the key that is wrong, or meant, and what is said of it."""
     parts, fields, here = _located(error["loc"])
     path = ".".join(parts)
     if error["type"] == "extra_forbidden":
         for leaf in unknown_leaves(tuple(parts), error["input"]):
             meant = hint(leaf, fields if len(leaf) == len(parts) else ())
             listed = "" if meant.sure else f"; valid keys there: {', '.join(sorted(fields))}"
-            yield f"{'.'.join(leaf)} is not a known key{meant.text}{listed}"
+            place = meant.key.split(".") if meant.key else leaf
+            yield place, f"{'.'.join(leaf)} is not a known key{meant.text}{listed}"
     elif error["type"] == "missing":
-        yield f"{path} is required; add it to the recipe"
+        yield parts, f"{path} is required; add it to the recipe"
     else:
         value = error["input"]
         shown = "" if isinstance(value, dict | BaseModel) else f" = {_short(value)}"
         if error["type"] == OWN_RULE:
             for rule in error["msg"].removeprefix("Value error, ").split("\n"):
-                yield f"{path}{shown}: {_lower(rule)}" if path else rule
+                yield parts, f"{path}{shown}: {_lower(rule)}" if path else rule
         else:
-            yield f"{path}{shown} is refused: {_rule(error, here)}"
+            yield parts, f"{path}{shown} is refused: {_rule(error, here)}"
 
 
 def _rule(error: Any, here: Sequence[type[BaseModel]]) -> str:

@@ -116,13 +116,13 @@ def _how_to_write(run: Run, section: dict[str, Any]) -> str:
         return (
             f"{ENV_NAME} = {run.get(ENV_NAME)}: there is no such environment here (there are"
             f" {', '.join(ENVIRONMENTS)}), so an episode has one turn; write it as a class with"
-            " reset(row, seed) and step(text) (docs/environments.md) and add the section"
+            " reset(row, seed) and step(text) (docs/start/own_environment.md) and add the section"
             f" environment: {{name: 'package.module:Class', {written}}}"
         )
     tools = f" of {run.get(TOOLS)}" if run.has(TOOLS) else ""
     return (
         f"{TURNS}.enable = True: the tools{tools} are not read, so an episode has one turn; write"
         " them as typed, documented methods of a class, or name an MCP server's command"
-        f" (docs/environments.md), and add the section environment: {{name:"
+        f" (docs/start/own_environment.md), and add the section environment: {{name:"
         f" 'package.module:Class', {written}}}"
     )

@@ -1,4 +1,4 @@
-"""An exit code means the same on every way in, and docs/exit_codes.md lists what there is."""
+"""An exit code means the same on every way in, and docs/reference/exit_codes.md lists them."""
 
 import os
 import re
@@ -134,7 +134,7 @@ def test_ctrl_c_ends_a_command_with_130(folder: Path) -> None:
 
 def test_the_page_lists_the_codes_that_there_are() -> None:
     """143 is that of SIGTERM (test_cancel), 3 that of ``compare --fail-if`` (test_compare)."""
-    text = (ROOT / "docs" / "exit_codes.md").read_text()
+    text = (ROOT / "docs" / "reference" / "exit_codes.md").read_text()
     listed = {int(code) for code in re.findall(r"(?m)^\| (\d+) \|", text)}
     others = {WORSE, cli.INTERRUPTED, cli.UNREAD, 128 + signal.SIGTERM}
     assert listed == {*CODES.values(), *others}

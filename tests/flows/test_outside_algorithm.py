@@ -1,4 +1,4 @@
-"""An algorithm from outside the package: the README's own, word for word, through the pipeline."""
+"""An algorithm from outside the package: that of the guide, word for word, through the pipeline."""
 
 import json
 import re
@@ -13,15 +13,15 @@ from rlcore.results.queries import query
 from rlcore.store.artifacts import ArtifactStore
 from tests.flows.small_run import INLINE, SMALL, model_digests, run_recipe
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "start" / "own_algorithm.md"
 pytestmark = pytest.mark.timeout(300)
 
 
 def _block(after: str) -> str:
-    """Return the first indented block of the README after the line that holds ``after``."""
-    text = README.read_text(encoding="utf-8").split(after, 1)[1]
+    """Return the first indented block of the guide after the line that holds ``after``."""
+    text = GUIDE.read_text(encoding="utf-8").split(after, 1)[1]
     found = re.search(r"\n\n((?:    .*\n|\n)+)", text)
-    assert found, f"the README has no block after {after!r}"
+    assert found, f"the guide has no block after {after!r}"
     return textwrap.dedent(found[1]).strip() + "\n"
 
 
@@ -34,11 +34,11 @@ def _flat(tree: dict, prefix: str = "") -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_readme_algorithm_trains(prefect_server: str, tmp_path: Path) -> None:
-    """Whoever follows the README must get a run that uses their two functions."""
-    code, recipe = _block("**Your algorithm.**"), _block("and the recipe names them:")
+def test_the_guides_algorithm_trains(prefect_server: str, tmp_path: Path) -> None:
+    """Whoever follows the guide must get a run that uses their two functions."""
+    code, recipe = _block("An advantage estimator and a loss"), _block("and the recipe names them:")
     lines = [line for line in (code + recipe).splitlines() if line.strip()]
-    assert len(lines) < 30, f"the README promises a few lines and shows {len(lines)}"
+    assert len(lines) < 30, f"the guide promises a few lines and shows {len(lines)}"
     package = tmp_path / "my_package"
     package.mkdir()
     (package / "__init__.py").touch()

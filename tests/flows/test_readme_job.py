@@ -1,4 +1,4 @@
-"""The README's own job: its recipe, its reward and its way from CSV to JSONL, word for word."""
+"""The README's own job: its recipe, its reward and its commands, word for word."""
 
 import json
 import re
@@ -34,11 +34,9 @@ def job(tmp_path: Path) -> Path:
     for name, part in (("train", pairs[::2]), ("test", pairs[1::8])):
         rows = [{"question": f"How much is {a} plus {b}?", "answer": str(a + b)} for a, b in part]
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    recipe, _, commands = block("**Your recipe**").partition("rl-pipeline run")
-    assert "my-job/sums.yaml --dry-run" in commands
-    (folder / "sums.yaml").write_text(recipe)
-    reward = block("**Your reward.**")
-    (folder / "rewards.py").write_text(reward[reward.index("def exact_match") :])
+    assert "rl-pipeline run my-job/sums.yaml --dry-run" in block("Then, with `.venv/bin`")
+    (folder / "sums.yaml").write_text(block("A recipe, in any folder"))
+    (folder / "rewards.py").write_text(block("Its reward, in a file beside it"))
     return folder
 
 

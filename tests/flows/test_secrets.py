@@ -66,7 +66,7 @@ def test_no_log_state_page_report_or_record_of_a_run_holds_one(
 
 
 def test_prefect_keeps_what_it_was_asked_for(prefect_server: str, tmp_path: Path) -> None:
-    """A limit, told in docs/security.md: the refusal hides it, and Prefect's database has it."""
+    """A limit, told in docs/do/secure.md: the refusal hides it, and Prefect's database has it."""
     from prefect.client.orchestration import get_client
 
     path = "https://me:hunter22@host/rows.jsonl"

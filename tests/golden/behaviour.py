@@ -3,7 +3,7 @@
     python -m tests.golden.behaviour    writes behaviour.json beside this file
 
 Names are paths: ``commands/run/--watch``, ``keys/rl.update.lr``, ``tables/rollouts/token_ids``,
-``recipes/quickstart/rl.iterations``, ``exit_codes/2``, ``documents/README.md/make run``. Everything
+``recipes/quickstart/rl.iterations``, ``exit_codes/2``, ``documents/make run``. Everything
 comes through an entry point or a document, so that it survives another shape of the code.
 """
 
@@ -96,15 +96,15 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _exit_codes() -> Iterator[tuple[str, str]]:
-    text = (ROOT / "docs" / "exit_codes.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "exit_codes.md").read_text(encoding="utf-8")
     yield from re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
 
 
 def _documented_commands() -> Iterator[str]:
-    """Yield each command line that a document tells its reader to type."""
-    for file in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    """Yield each command line that a document tells its reader to type, on whatever page."""
+    for file in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         for command in TYPED.findall(file.read_text(encoding="utf-8")):
-            yield f"{file.name}/{command.strip()}"
+            yield command.strip()
 
 
 if __name__ == "__main__":

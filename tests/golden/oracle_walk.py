@@ -2,8 +2,8 @@
 arithmetic on Python's floats, with nothing of this project or of a tensor library in it.
 
 Reward on the last token less k1 to the reference; GAE, whitened over all tokens; the clipped
-objective with the dual clip, as a mean over tokens; half the squared error of the critic (docs/
-algorithms.md has the papers). Run from the root: python tests/golden/oracle_walk.py
+objective with the dual clip, as a mean over tokens; half the squared error of the critic (the
+papers: docs/understand/algorithms.md). Run from the root: python tests/golden/oracle_walk.py
 """
 
 import json

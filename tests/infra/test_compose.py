@@ -102,7 +102,7 @@ def machine(secret: dict[str, str]) -> Iterator[Machine]:
 def test_a_run_on_postgres_s3_and_ray_by_the_files_own_commands(
     machine: Machine, secret: dict[str, str]
 ) -> None:
-    """What docs/deploy.md has an administrator type, on what the file starts."""
+    """What docs/do/scale.md has an administrator type, on what the file starts."""
     overrides = {
         **{key: value for key, value in SMALL.items() if key != "reward.functions"},
         "rl.iterations": 2,

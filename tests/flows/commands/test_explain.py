@@ -51,7 +51,7 @@ def test_an_index_finds_every_kind_of_source(capsys: pytest.CaptureFixture[str])
         ("temperature", "rl.rollout.temperature"),
         ("rl.rollout.sampels", "rl.rollout.samples"),
         ("rl.temperatur", "rl.rollout.temperature"),
-        ("qqqqqq", "docs/recipe.md lists all keys"),
+        ("qqqqqq", "docs/reference/recipe.md lists all keys"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(

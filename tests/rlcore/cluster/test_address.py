@@ -97,7 +97,7 @@ cluster.close()
 
 @contextmanager
 def started(folder: Path, **environment: str) -> Iterator[str]:
-    """A cluster of one head as docs/deploy.md starts it, on loopback: its host:port."""
+    """A cluster of one head as docs/do/scale.md starts it, on loopback: its host:port."""
     port = services.free_port()
     command = [Path(sys.executable).with_name("ray"), "start", "--head", "--block"]
     command += [f"--port={port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]

@@ -1,4 +1,4 @@
-"""The example of docs/environments.md, copied from the page and played."""
+"""The example of docs/start/own_environment.md, copied from the page and played."""
 
 import random
 import re
@@ -12,7 +12,7 @@ from rlcore.envs.types import Answer, Call
 from rlcore.recipes.load import load_recipe
 
 pytestmark = pytest.mark.timeout(60)
-GUIDE = Path(__file__).parents[3] / "docs" / "environments.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "start" / "own_environment.md"
 
 
 def test_the_guides_environment_loads_and_plays(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The invariants of docs/algorithms.md on the real learner, for each objective of an algorithm."""
+"""The invariants of docs/understand/algorithms.md on the real learner, for each objective."""
 
 from dataclasses import replace
 

@@ -1,8 +1,11 @@
 """Who knows another library's name for a setting is told ours, first and at whatever place."""
 
+import re
+
 import pytest
 
 from flows.paths import RECIPES
+from flows.reference import REFERENCE
 from rlcore.recipes.errors import hint, recipe_keys, unknown_leaves
 from rlcore.recipes.foreign_keys import ABSENT, KEYS, SECTIONS, by_name
 from rlcore.recipes.load import load_recipe
@@ -175,3 +178,16 @@ def test_a_section_of_another_name_is_one_error_and_a_foreign_one_is_one_per_key
         ("actor_rollout_ref", "rollout", "n"),
     ]
     assert hint(("rl", "zzzzz"), ["iterations"]).text == ""
+
+
+def test_an_error_ends_with_the_place_of_its_section_in_the_reference(
+    refusals: dict[str, str],
+) -> None:
+    headings = re.findall(r"(?m)^#+ (.+)$", REFERENCE.read_text(encoding="utf-8"))
+    anchors = {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings}
+    for line in refusals.values():
+        anchor = re.fullmatch(r".* \(docs/reference/recipe\.md#([\w-]+)\)", line)
+        assert anchor, line
+        assert anchor[1] in anchors, line
+    assert refusals["rl.iteratons"].endswith("recipe.md#rl)")
+    assert refusals["rl.num_generation"].endswith("recipe.md#rlrollout)")

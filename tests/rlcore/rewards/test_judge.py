@@ -204,7 +204,7 @@ def test_the_key_reaches_the_judge_and_no_reward_function(
 
 
 def test_a_reward_function_of_yours_can_read_the_key_elsewhere() -> None:
-    """What docs/security.md says of keys: functions that you do not trust run as another user."""
+    """What docs/do/secure.md says of keys: functions that you do not trust run as another user."""
     with subprocess.Popen(["sleep", "600"], env={"PLANTED_KEY": KEY, **os.environ}) as other:
         section = RewardSection(functions=(RewardFunction(name="key_samples:finds_key_of_others"),))
         scorer = Scoring(section)

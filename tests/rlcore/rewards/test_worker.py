@@ -297,7 +297,7 @@ def _is_running(pid: int) -> bool:
 
 
 def test_a_reward_function_is_in_no_sandbox(tmp_path: Path, start: Start) -> None:
-    """Stated in docs/security.md, so that nobody relies on one."""
+    """Stated in docs/do/secure.md, so that nobody relies on one."""
     secret = tmp_path / "secret"
     secret.write_text("mine")
     own = Path(f"/proc/{os.getpid()}/environ")

@@ -222,7 +222,7 @@ STAT = "import os, sys; print(os.stat(sys.stdin.read()).st_size)"
 def test_landlock_does_not_hide_that_a_file_exists(
     places: dict[str, Place], facts: dict[str, Any], name: str
 ) -> None:
-    """A limit of Landlock, which docs/security.md states; namespaces have no such file."""
+    """A limit of Landlock, which docs/do/secure.md states; namespaces have no such file."""
     ran = places[name].run(STAT, facts["everybodys"])
     assert ran.succeeded is (places[name].level is not Level.NAMESPACES)
 

@@ -179,7 +179,7 @@ def _replace_table(artifact: Path, content: bytes) -> ArtifactRef:
 
 
 def test_a_forged_artifact_is_accepted(artifact: Path) -> None:
-    """Digests find damage; who can write to a store can write them too (docs/security.md)."""
+    """Digests find damage; who can write to a store can write them too (docs/do/secure.md)."""
     manifest = json.loads((artifact / "manifest.json").read_text())
     name = next(name for name in manifest["files"] if not name.endswith(".parquet"))
     (artifact / name).write_bytes(b"forged")
