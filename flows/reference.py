@@ -5,8 +5,6 @@ Those of recipes come from one tree of JSON schema nodes, a node per key of a re
 pydantic's own schema lacks: the default at that key's place, and the checks of validators.
 """
 
-import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +13,6 @@ from typing import Any
 import yaml
 
 from flows.paths import ROOT
-from flows.reference_pages import COMMANDS, FINDINGS, commands, findings
 from rlcore.recipes.errors import NAMED
 from rlcore.results.queries import describe
 from rlcore.rewards.registry import BUILTIN
@@ -170,23 +167,6 @@ def json_schema() -> Node:
     base = {"description": said, "type": ["string", "array"], "items": {"type": "string"}}
     tree["properties"] = {"extends": base, **tree["properties"]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Recipe", **tree}
-
-
-def main() -> None:
-    """Write the files atomically. Raises OSError where ``docs`` is not writable."""
-    schema = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
-    pages = {
-        REFERENCE: reference(),
-        SCHEMA: schema,
-        TABLES: tables_reference(),
-        COMMANDS: commands(),
-        FINDINGS: findings(),
-    }
-    for path, text in pages.items():
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-        print(f"wrote {path.relative_to(ROOT)}")
 
 
 def _tree() -> Node:
@@ -401,7 +381,3 @@ def _for_editors(node: Node, path: str, by_preset: Mapping[str, Mapping[str, str
             for key, child in node["properties"].items()
         }
     return node
-
-
-if __name__ == "__main__":
-    main()

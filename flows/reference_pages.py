@@ -1,12 +1,17 @@
-"""Two generated pages of docs/reference: commands.md from the parsers of the command line, and
-findings.md from the checks of RL runs. A heading per command and finding is its anchor."""
+"""Writes the generated pages of docs/reference: those of ``flows/reference.py``, commands.md from
+the parsers of the command line, and findings.md from the checks of RL runs. A heading per command
+and finding is its anchor."""
 
 import argparse
+import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from flows.cli import create_parser
 from flows.paths import RECIPES, ROOT
+from flows.reference import REFERENCE, SCHEMA, TABLES, json_schema, reference, tables_reference
 from rlcore.diagnostics.memory import MESSAGE, OUT_OF_MEMORY, remedy
 from rlcore.diagnostics.types import Check, Stream
 from rlcore.diagnostics.watch import CHECKS, CLEAR_AFTER
@@ -37,7 +42,6 @@ the log, on the run's page, in `summary.json` and in the table `diagnostics`. In
 
 def commands() -> str:
     """Return the reference of commands as Markdown: each with its arguments and options."""
-    from flows.cli import create_parser  # which imports flows.reference
 
     sections = list(_commands(create_parser(), "", ""))
     parts = [COMMANDS_HEAD, "| command | does |", "|---|---|"]
@@ -111,3 +115,24 @@ def _finding(check: Check, recipe: Recipe) -> Iterator[str]:
     if check.fatal_after is not None:
         yield f"- Ends the run: after {check.fatal_after} iterations in a row"
     yield f"- Remedy: {cure}"
+
+
+def main() -> None:
+    """Write the files atomically. Raises OSError where ``docs`` is not writable."""
+    schema = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+    pages = {
+        REFERENCE: reference(),
+        SCHEMA: schema,
+        TABLES: tables_reference(),
+        COMMANDS: commands(),
+        FINDINGS: findings(),
+    }
+    for path, text in pages.items():
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+        print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
