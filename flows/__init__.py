@@ -1,1 +1,2 @@
-"""The pipeline flow, the RL loop, the command line, and their deployment."""
+"""What needs Prefect and a command line: the flows, their deployment, the server, the worker, and
+``rl-pipeline``. What a stage computes is in ``rlcore``."""

@@ -34,7 +34,7 @@ def cancelled_by_ctrl_c() -> Iterator[Callable[[], bool]]:
     a crash otherwise; yield whether it did.
 
     Another Ctrl-C would interrupt the end of the first, and is ignored. Before and after the run
-    it is a KeyboardInterrupt. A process that ignores it, as behind ``nohup ... &``, goes on to.
+    it is a KeyboardInterrupt. A process that ignores it, as behind ``nohup ... &``, continues, too.
     """
     came = threading.Event()
 

@@ -33,7 +33,7 @@ from flows.commands.worker import add_worker
 from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
 from flows.study import add_study
-from rlcore.cluster.host_settings import settle, switch_off
+from rlcore.cluster.host_settings import set_variables, switch_off
 from rlcore.recipes.redaction import harmless
 from schemas.errors import UserError
 
@@ -64,13 +64,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _command(arguments: list[str] | None) -> int:
     parser = create_parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could stand at the cursor
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could be typed at the cursor
         from flows.completion import complete
 
         complete(parser)
     options = parser.parse_args(arguments)
     switch_off()
-    settle()
+    set_variables()
     try:
         return options.command(options)
     except UserError as error:

@@ -60,7 +60,7 @@ def runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 
 def recipe_keys() -> list[str]:
     """Return the dotted path of every key that a recipe may set, but for those below a name of the
-    user's; 0 stands for an index."""
+    user's; 0 is any index."""
     from rlcore.recipes import errors as known
 
     paths = (path for paths in known.recipe_keys().values() for path in paths)
@@ -75,7 +75,7 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
                 yield from _parsers(below)
 
 
-# By the name of the argument, in whichever command it stands.
+# By the name of the argument, in whichever command it is.
 COMPLETERS: dict[str, Callable[..., list[str]]] = {
     "recipe": recipes,
     "recipes": recipes,

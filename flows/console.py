@@ -1,4 +1,5 @@
-"""What a run in this process prints: the lines of the run itself, without Prefect's own."""
+"""Which log lines a run in this process prints, and how each is shortened: those of the run itself,
+without Prefect's own."""
 
 import logging
 import os

@@ -187,7 +187,7 @@ def executing(run: FlowRun) -> int | None:
 
 
 def is_of_a_terminal(run: FlowRun) -> bool:
-    """Return whether a run was started by a process of its own, as ``rl-pipeline run`` does, and
+    """Return whether a run was started by a separate process, as ``rl-pipeline run`` does, and
     no worker is needed for it."""
     return run.deployment_id is None and run.infrastructure_pid is not None
 

@@ -106,7 +106,7 @@ class _Follower:
             self.stages[stage.id] = name
             took = f" after {stage.total_run_time.total_seconds():.1f} s"
             ended = stage.state is not None and stage.state.is_final() and name != "Cached"
-            title = stage.name.rsplit("-", 1)[0]  # Prefect appends digits of its own
+            title = stage.name.rsplit("-", 1)[0]  # Prefect appends digits
             self._print_lines(f"{title}: {name}{took if ended else ''}", "cyan")
 
     def _print_lines(self, text: str, style: str) -> None:

@@ -34,7 +34,7 @@ def run_inline(
     """
     os.umask(services.PRIVATE)
     with progress_on_stderr() if quiet else nullcontext():
-        if "PREFECT_API_URL" not in os.environ:  # which would name a server of one's own
+        if "PREFECT_API_URL" not in os.environ:  # which would name the user's own server
             from flows import local
 
             print(f"Prefect server: {local.connect(local.HOME).ui_url}; `make down` ends it.")

@@ -23,7 +23,7 @@ from urllib.error import HTTPError, URLError
 
 from flows import services
 from flows.paths import RECIPES, REPORTS, ROOT
-from rlcore.cluster.host_settings import OFF, settle
+from rlcore.cluster.host_settings import OFF, set_variables
 from rlcore.plan.preconditions import check_start
 from rlcore.recipes.load import load_recipe, recipe_names
 from schemas.errors import UserError
@@ -179,7 +179,7 @@ def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
 
 
 def _up(home: Path, runs: int, env_file: Path) -> Site:
-    settle()  # the worker's environment is this process's
+    set_variables()  # the worker's environment is this process's
     server = start_server(home)
     assert server.port is not None, "a server is started with a port"
     environment = client_settings(home, server.port)
@@ -350,7 +350,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Bring everything up, start one flow run of a recipe and follow it to its table; return the
     exit code (docs/reference/exit_codes.md)."""
     options = _parse(arguments)
-    settle()
+    set_variables()
     started = time.monotonic()
     try:
         overrides = _overrides(options.overrides)

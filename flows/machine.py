@@ -47,7 +47,7 @@ SHARED = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check found; ``remedy`` is empty where the state is ok."""
 
     check: str
@@ -56,9 +56,9 @@ class Finding:
     remedy: str = ""
 
 
-def findings(home: Path) -> list[Finding]:
+def findings(home: Path) -> list[CheckResult]:
     """Return what all checks find, in order; ``home``: of the Prefect server."""
-    checks: list[Callable[[], Iterator[Finding]]] = [
+    checks: list[Callable[[], Iterator[CheckResult]]] = [
         _system,
         _versions,
         _libraries,
@@ -73,22 +73,22 @@ def findings(home: Path) -> list[Finding]:
     return [finding for check in checks for finding in check()]
 
 
-def _system() -> Iterator[Finding]:
+def _system() -> Iterator[CheckResult]:
     here = f"{platform.system()} {platform.machine()}"
     if here in SYSTEMS:
-        yield Finding("system", OK, here)
+        yield CheckResult("system", OK, here)
     else:
         remedy = f"use {' or '.join(SYSTEMS)}: a container, a virtual machine, or WSL 2 on Windows"
-        yield Finding("system", PROBLEM, here, remedy)
+        yield CheckResult("system", PROBLEM, here, remedy)
     if sys.version_info[:2] in PYTHONS:
-        yield Finding("python", OK, platform.python_version())
+        yield CheckResult("python", OK, platform.python_version())
     else:
         wanted = ", ".join(".".join(map(str, python)) for python in PYTHONS)
         remedy = f"one of {wanted}: make clean-env, then make env PYTHON=/path/to/python"
-        yield Finding("python", PROBLEM, platform.python_version(), remedy)
+        yield CheckResult("python", PROBLEM, platform.python_version(), remedy)
 
 
-def _versions() -> Iterator[Finding]:
+def _versions() -> Iterator[CheckResult]:
     """Yield whether what the project needs is installed, at the pinned versions."""
     pins = {}
     if CONSTRAINTS.is_file():  # in a checkout
@@ -104,12 +104,14 @@ def _versions() -> Iterator[Finding]:
         else:
             right += 1
     if missing:
-        yield Finding("packages", PROBLEM, f"missing: {', '.join(missing)}", "make env")
+        yield CheckResult("packages", PROBLEM, f"missing: {', '.join(missing)}", "make env")
     if others:
         remedy = "make clean-env env; other versions are not tested"
-        yield Finding("packages", WARNING, "; ".join(others), remedy)
+        yield CheckResult("packages", WARNING, "; ".join(others), remedy)
     if not missing and not others:
-        yield Finding("packages", OK, f"{right} {'at their pinned versions' if pins else 'there'}")
+        yield CheckResult(
+            "packages", OK, f"{right} {'at their pinned versions' if pins else 'there'}"
+        )
 
 
 def _needed() -> list[str]:
@@ -127,7 +129,7 @@ def installed(name: str) -> str | None:
         return None
 
 
-def _libraries() -> Iterator[Finding]:
+def _libraries() -> Iterator[CheckResult]:
     """Yield whether the loader finds what vLLM and torch link to."""
     missing = {}
     for library, package in LIBRARIES.items():
@@ -137,66 +139,68 @@ def _libraries() -> Iterator[Finding]:
             missing[library] = package
     if missing:
         remedy = f"apt-get install {' '.join(missing.values())}, or your system's packages of them"
-        yield Finding("libraries", PROBLEM, f"missing: {', '.join(missing)}", remedy)
+        yield CheckResult("libraries", PROBLEM, f"missing: {', '.join(missing)}", remedy)
     else:
-        yield Finding("libraries", OK, ", ".join(LIBRARIES))
+        yield CheckResult("libraries", OK, ", ".join(LIBRARIES))
 
 
-def _server(home: Path) -> Iterator[Finding]:
+def _server(home: Path) -> Iterator[CheckResult]:
     """Yield whether server and worker are up and take the password, or their port is free."""
     server = services.find(home, "server")
     if server is not None and local.healthy(home, server):
-        yield Finding("server", OK, f"answers on port {server.port}, with the password")
+        yield CheckResult("server", OK, f"answers on port {server.port}, with the password")
     elif server is not None:
         log = services.log_path(home, "server")
         remedy = f"see {log}; `make down`, then `make up`"
-        yield Finding("server", PROBLEM, f"does not answer on port {server.port}", remedy)
+        yield CheckResult("server", PROBLEM, f"does not answer on port {server.port}", remedy)
     elif services.free_port([local.PORT]) == local.PORT:
-        yield Finding("server", OK, f"not running; port {local.PORT} is free")
+        yield CheckResult("server", OK, f"not running; port {local.PORT} is free")
     else:
         remedy = "none is needed: `make up` takes another port and writes it into .env"
-        yield Finding(
+        yield CheckResult(
             "server", WARNING, f"not running; another program has port {local.PORT}", remedy
         )
     worker = services.find(home, "worker")
     if server is not None and worker is None:
         found = "not running, so deployed runs do not start"
-        yield Finding("worker", WARNING, found, "`make up` starts it")
+        yield CheckResult("worker", WARNING, found, "`make up` starts it")
     else:
-        yield Finding("worker", OK, "running" if worker else "not running")
+        yield CheckResult("worker", OK, "running" if worker else "not running")
 
 
-def _permissions(home: Path) -> Iterator[Finding]:
+def _permissions(home: Path) -> Iterator[CheckResult]:
     """Yield whether we can write where runs do, and others cannot read the password."""
     closed = [path for path in (ROOT, Path.cwd()) if not os.access(path, os.W_OK | os.X_OK)]
     if closed:
         names = ", ".join(dict.fromkeys(map(str, closed)))
         remedy = "give yourself the right to write there, or work in a copy"
-        yield Finding("permissions", PROBLEM, f"cannot write in {names}", remedy)
+        yield CheckResult("permissions", PROBLEM, f"cannot write in {names}", remedy)
     secrets = [path for path in (home / "password", local.ENV_FILE) if path.exists()]
     readable = [str(path) for path in secrets if stat.S_IMODE(path.stat().st_mode) & 0o077]
     if readable:
         found = f"others can read the server's password in {', '.join(readable)}"
-        yield Finding("login", PROBLEM, found, f"chmod 600 {' '.join(readable)}")
+        yield CheckResult("login", PROBLEM, found, f"chmod 600 {' '.join(readable)}")
     else:
-        yield Finding(
+        yield CheckResult(
             "login", OK, "the password is readable by you only" if secrets else "none yet"
         )
 
 
-def _surroundings() -> Iterator[Finding]:
+def _surroundings() -> Iterator[CheckResult]:
     """Yield whether Ray can keep its token and its sockets."""
-    found = [Finding(name, PROBLEM, what, remedy) for name, what, remedy in obstacles()]
-    yield from found or [Finding("ray", OK, "can write its token, and sockets with short paths")]
+    found = [CheckResult(name, PROBLEM, what, remedy) for name, what, remedy in obstacles()]
+    yield from found or [
+        CheckResult("ray", OK, "can write its token, and sockets with short paths")
+    ]
 
 
-def _disk() -> Iterator[Finding]:
+def _disk() -> Iterator[CheckResult]:
     free = shutil.disk_usage(Path.cwd()).free / GIB
     remedy = "free space, or set `store` to a folder or bucket with room"
     yield _amount("disk", free, DISK_GIB, f"free in {Path.cwd()}", remedy)
 
 
-def _memory() -> Iterator[Finding]:
+def _memory() -> Iterator[CheckResult]:
     free = psutil.virtual_memory().available / GIB
     yield _amount("memory", free, MEMORY_GIB, "available", "end other programs, or a smaller model")
     if SHARED.is_dir():
@@ -205,20 +209,22 @@ def _memory() -> Iterator[Finding]:
         yield _amount("shared memory", free, SHARED_GIB, f"free in {SHARED}", remedy)
 
 
-def _amount(check: str, gib: float, limits: tuple[float, float], what: str, remedy: str) -> Finding:
+def _amount(
+    check: str, gib: float, limits: tuple[float, float], what: str, remedy: str
+) -> CheckResult:
     found = f"{gib:.1f} GiB {what}"
     least, enough = limits
     if gib < least:
-        return Finding(check, PROBLEM, f"{found}, under {least:g}", remedy)
+        return CheckResult(check, PROBLEM, f"{found}, under {least:g}", remedy)
     if gib < enough:
-        return Finding(check, WARNING, f"{found}, under {enough:g}", remedy)
-    return Finding(check, OK, found)
+        return CheckResult(check, WARNING, f"{found}, under {enough:g}", remedy)
+    return CheckResult(check, OK, found)
 
 
-def _hub() -> Iterator[Finding]:
+def _hub() -> Iterator[CheckResult]:
     """Yield whether the hub answers, and takes the token where there is one."""
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
-        yield Finding("hub", OK, "not asked: HF_HUB_OFFLINE is set")
+        yield CheckResult("hub", OK, "not asked: HF_HUB_OFFLINE is set")
         return
     from huggingface_hub import get_token
 
@@ -229,33 +235,35 @@ def _hub() -> Iterator[Finding]:
     try:
         with urllib.request.urlopen(request, timeout=HUB_TIMEOUT_S):
             who = "takes your token" if token else "answers; no token, so gated models are closed"
-            yield Finding("hub", OK, f"{endpoint} {who}")
+            yield CheckResult("hub", OK, f"{endpoint} {who}")
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             remedy = "hf auth login, or set HF_TOKEN to a valid token, or unset it"
-            yield Finding("hub", PROBLEM, f"{endpoint} refuses your token", remedy)
+            yield CheckResult("hub", PROBLEM, f"{endpoint} refuses your token", remedy)
         else:
-            yield Finding("hub", WARNING, f"{endpoint} answers {error.code}", "try again later")
+            yield CheckResult("hub", WARNING, f"{endpoint} answers {error.code}", "try again later")
     except OSError as error:
         reason = getattr(error, "reason", error)
         remedy = (
             "only names of the hub need it; use local files and model directories, or set"
             " HTTPS_PROXY or HF_ENDPOINT"
         )
-        yield Finding("hub", WARNING, f"{endpoint} does not answer: {reason}", remedy)
+        yield CheckResult("hub", WARNING, f"{endpoint} does not answer: {reason}", remedy)
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu() -> Iterator[CheckResult]:
     """Yield which GPUs there are, and whether the installed vLLM is the one for them."""
     there, on_gpu = gpus(), installed("vllm") is not None
     if there and not on_gpu:
         found = f"{'; '.join(there)}, and the packages are those for CPUs"
-        yield Finding("gpu", WARNING, found, "make env EXTRA=gpu")
+        yield CheckResult("gpu", WARNING, found, "make env EXTRA=gpu")
     elif not there and on_gpu:
         found = "none, and the packages are those for GPUs"
-        yield Finding("gpu", PROBLEM, found, "install the driver, or make clean-env env EXTRA=cpu")
+        yield CheckResult(
+            "gpu", PROBLEM, found, "install the driver, or make clean-env env EXTRA=cpu"
+        )
     else:
-        yield Finding("gpu", OK, "; ".join(there) or "none: runs use the CPU")
+        yield CheckResult("gpu", OK, "; ".join(there) or "none: runs use the CPU")
 
 
 def gpus() -> list[str]:

@@ -86,7 +86,7 @@ UNKNOWN = "not recorded"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The result of one run. ``before``, ``rl``: held-out accuracy, of greedy answers or samples,
     of the model that RL started from (SFT's, or the base model) and of RL's; ``curve``: accuracy in
     validation, or of the samples trained on; ``seconds``: of all RL iterations, also those trained
@@ -121,7 +121,7 @@ class Outcome:
 
 
 def shortfalls(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RunOutcome],
     *,
     min_rise: float | None = None,
     min_accuracy: float | None = None,
@@ -164,9 +164,9 @@ class Average:
     deviation: float
 
 
-def averages(outcomes: Sequence[Outcome]) -> list[Average]:
+def averages(outcomes: Sequence[RunOutcome]) -> list[Average]:
     """Return a row per recipe and swept values, in the order of their first appearance."""
-    by_recipe: dict[str, list[Outcome]] = {}
+    by_recipe: dict[str, list[RunOutcome]] = {}
     for outcome in outcomes:
         by_recipe.setdefault(outcome.name, []).append(outcome)
     return [
@@ -190,14 +190,14 @@ sample standard deviation of RL over the seeds.
 """
 
 
-def write_results(outcomes: Sequence[Outcome], path: Path, *, sampled: bool) -> None:
+def write_results(outcomes: Sequence[RunOutcome], path: Path, *, sampled: bool) -> None:
     """Write a row per recipe and swept values, then a row per run, whole or not at all."""
     partial = path.with_name(f".{path.name}")
     partial.write_text(render(outcomes, sampled=sampled), encoding="utf-8")
     os.replace(partial, path)
 
 
-def render(outcomes: Sequence[Outcome], *, sampled: bool) -> str:
+def render(outcomes: Sequence[RunOutcome], *, sampled: bool) -> str:
     """Return the page."""
     means = [
         (

@@ -1,4 +1,5 @@
-"""Where files are: those that are installed with ``flows``, and the project's own folder."""
+"""Paths of files that are installed with ``flows`` (recipes, automations) and of the project's own
+folder. Paths of runs and stores are in ``rlcore.results``."""
 
 from pathlib import Path
 

@@ -69,7 +69,7 @@ Written by `make docs` from `schemas/`: change the descriptions there. Editors t
 - Overrides (`-o rl.iterations=5`) take the dotted paths below; a number indexes a list:
   `data.sources.0.limit`.
 - Numbers may be written `2e-6`; text that looks like a number, such as a commit `1234e56`, needs
-  quotes. Numbers are finite. A key that stands twice in one section is an error.
+  quotes. Numbers are finite. A key that appears twice in one section is an error.
 - An unknown key is an error, which names ours for a name that TRL, verl, OpenRLHF and others use.
   All errors are reported at once. Rules between keys are checked when a recipe is loaded, also by
   `rl-pipeline run NAME --dry-run`.
@@ -90,7 +90,7 @@ and that of RL in `runs`. Reward by run:
     on t.records_key = r.records_key and t.iteration <= r.planned group by all
 
 A run that took its RL from the store shares the key, and the rows, with the run that made it. So
-does a longer run with a shorter one on which it went on: `planned` says how many of the iterations
+does a longer run with the shorter one that it continued: `planned` says how many of the iterations
 are a run's own. Where there are no such runs, `join runs using (records_key)` will do.
 
 Records of one run share a key, which is in the path of their files. In plain DuckDB:

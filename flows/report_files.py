@@ -23,7 +23,7 @@ MEDIA_TYPES = {
     ".json": "application/json",
 }
 HEADERS = {
-    "Cache-Control": "no-store",  # pictures too: they change while a run goes on
+    "Cache-Control": "no-store",  # pictures too: they change while a run is under way
     "Content-Security-Policy": (
         "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:"
     ),

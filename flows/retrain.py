@@ -20,7 +20,7 @@ from rlcore.recipes.redaction import redacting
 from rlcore.results.folders import run_directory
 from rlcore.results.run import Run
 from rlcore.retraining.champions import Champion, ChampionMoved, champion, verified_export
-from rlcore.retraining.gate import Outcome
+from rlcore.retraining.gate import GateDecision
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
@@ -133,7 +133,7 @@ def _start(recipe: Recipe, reigning: Champion | None) -> tuple[ArtifactRef | Non
 
 def _decide(
     asked: Recipe, trained: Run, began_with: ArtifactRef | None, inputs_digest: str
-) -> tuple[Outcome, Champion | None]:
+) -> tuple[GateDecision, Champion | None]:
     """Return the gate's decision on what was trained, and the new entry where it is promoted; the
     gate is asked again where another became champion meanwhile."""
     candidate, evaluation = trained.result(Stage.EXPORT), trained.result(Stage.EVALUATE)

@@ -1,4 +1,4 @@
-"""The RL stage: iterations of five phases, each a task of its own in the Prefect UI."""
+"""The RL stage: iterations of five phases, each a separate task in the Prefect UI."""
 
 from prefect import flow
 

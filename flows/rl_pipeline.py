@@ -62,8 +62,8 @@ def rl_pipeline(
         prompts: per RL iteration (rl.rollout.prompts).
         samples: responses per prompt (rl.rollout.samples).
         overrides: dotted recipe keys and their values, e.g. {"rl.update.epochs": 2}.
-        accept_code: let an RL run that stopped half-way go on though its code has changed since.
-        refresh: stages that are made anew though the store has their results, which stay there.
+        accept_code: let an RL run that stopped half-way continue though its code has changed since.
+        refresh: stages that are made again though the store has their results, which stay there.
         until: the stage after which the run ends.
     """
     fields = {

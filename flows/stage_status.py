@@ -188,7 +188,7 @@ class _Walk:
         else:
             found = self._causes(stage, keys, parents)
         if not found:
-            found = (Cause(What.OTHER_CODE, "its result went on with other code, as accepted"),)
+            found = (Cause(What.OTHER_CODE, "its result continued with other code, as accepted"),)
         note = "" if other is None or refreshed or damage else other.sentence()
         return StageState(name, State.RUNS, causes=found, note=note), None
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flows.outcomes import (
     COLUMNS,
     NO_ROOM,
-    Outcome,
+    RunOutcome,
     Variant,
     averages,
     shortfalls,
@@ -52,8 +52,8 @@ def add_study(commands: Any) -> None:
         default=[],
         metavar="PATH=VALUE",
         help="for every run, e.g. -o evaluate.samples=1 -o 'evaluate.pass_k=[1]'; several values"
-        " are swept, each with each of other keys: -o rl.rollout.samples=8,16; a value with a comma"
-        " of its own stands in brackets or quotes",
+        " are swept, each with each of other keys: -o rl.rollout.samples=8,16; a value that"
+        " contains a comma is written in brackets or quotes",
     )
     parser.add_argument(
         "--sampled",
@@ -124,7 +124,7 @@ def study(options: argparse.Namespace) -> int:
         return _judge(options, outcomes, runs=len(given) * len(options.seeds))
 
 
-def _judge(options: argparse.Namespace, outcomes: list[Outcome], *, runs: int) -> int:
+def _judge(options: argparse.Namespace, outcomes: list[RunOutcome], *, runs: int) -> int:
     """Draw and print what is asked beside the figures; return 0 when nothing failed or was
     missed."""
     if outcomes and options.png:
@@ -148,14 +148,14 @@ def _judge(options: argparse.Namespace, outcomes: list[Outcome], *, runs: int) -
 
 def train_all(
     options: argparse.Namespace, swept: Sequence[Variant], names: Sequence[str]
-) -> list[Outcome] | None:
+) -> list[RunOutcome] | None:
     """Run every recipe with all swept values and every seed; return what completed, or None when
     interrupted."""
     from flows.local import up
 
     site = _with_own(up(), [Path(name) for name in options.recipes if Path(name).suffix])
     runs = [(seed, name, one) for seed in options.seeds for name in names for one in swept]
-    outcomes: list[Outcome] = []
+    outcomes: list[RunOutcome] = []
     for number, (seed, recipe, variant) in enumerate(runs, start=1):
         what = f"{recipe} {variant.values}".rstrip()
         print(f"{number}/{len(runs)} {what} seed {seed}", flush=True)
@@ -202,7 +202,9 @@ def _before(recipe: "Recipe") -> Literal["base", "sft"]:
     return "sft" if recipe.sft.enabled else "base"
 
 
-def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool) -> Outcome | None:
+def _run(
+    site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool
+) -> RunOutcome | None:
     """Run a deployment to its end; None, with the reason printed, when it fails."""
     from prefect.client.orchestration import get_client
     from rich.console import Console
@@ -234,7 +236,7 @@ def _run(site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool)
     return None
 
 
-def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outcome:
+def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> RunOutcome:
     """Return the result of the run in folder ``directory``, from its summary and its store.
 
     ``root``: the project, to which the path of a local store is relative.
@@ -262,7 +264,7 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
             f"recipe '{recipe.name}' has no held-out accuracy: its reward checks no correctness;"
             " let a reward function return 'acc' besides 'score'"
         )
-    return Outcome(
+    return RunOutcome(
         recipe=recipe.name,
         seed=recipe.seed,
         before=before,
@@ -276,7 +278,7 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> Outco
     )
 
 
-def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
+def print_tables(outcomes: Sequence[RunOutcome], *, sampled: bool = False) -> None:
     """Print a row per run, and a row per recipe."""
     from rich.console import Console
 
@@ -301,7 +303,7 @@ def print_tables(outcomes: Sequence[Outcome], *, sampled: bool = False) -> None:
     console.print(figures_table(over_seeds, means, "Over the seeds"))
 
 
-def draw(outcomes: Sequence[Outcome], path: Path, *, sampled: bool = False) -> None:
+def draw(outcomes: Sequence[RunOutcome], path: Path, *, sampled: bool = False) -> None:
     """Write ``panels`` as one PNG, ``PANELS`` to a row."""
     from rlcore.report.draw import picture
 
@@ -309,7 +311,7 @@ def draw(outcomes: Sequence[Outcome], path: Path, *, sampled: bool = False) -> N
     path.write_bytes(picture(panels(outcomes, sampled=sampled), columns=PANELS))
 
 
-def panels(outcomes: Sequence[Outcome], *, sampled: bool = False) -> "list[Panel]":
+def panels(outcomes: Sequence[RunOutcome], *, sampled: bool = False) -> "list[Panel]":
     """Return a panel per recipe with a line per seed over the iterations, and two more where a
     reward model is maximised."""
     from rlcore.report.draw import Line, Panel, proxy_panels

@@ -14,9 +14,9 @@
 The pipeline's own loop runs in this process, without Prefect, Ray or vLLM; each ``train_with_*``
 has a blocking variant ``train_with_*_sync``, which also works where an event loop runs (notebooks).
 Rewards are called on the event loop of the caller, one after the other, or side by side where they
-are coroutines; training goes on in a thread, so the loop stays responsive. Cancelling (Ctrl-C) ends
-the run after the iteration under way. With an ``output_dir`` the same call goes on where one that
-was cancelled or killed stopped, and one that ended returns at once what it came to.
+are coroutines; training continues in a thread, so the loop stays responsive. Cancelling (Ctrl-C)
+ends the run after the iteration under way. With an ``output_dir`` the same call continues where one
+that was cancelled or killed stopped, and one that ended returns at once what it came to.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ def _trainer(config_type: type[C]):  # its type is that of the function that it 
             use_wandb: live curves; offline without WANDB_API_KEY, and never a reason to fail.
             wandb_project: default: that of the recipes.
             on_metrics: gets each iteration (from 1) and its metrics, in the training thread.
-            resume: False discards what an earlier call left in ``output_dir`` and starts anew.
+            resume: False discards what an earlier call left in ``output_dir`` and starts again.
 
         Raises UserError for what cannot work, and where ``output_dir`` holds another call.
         """
@@ -178,7 +178,7 @@ def _tracking(use_wandb: bool, project: str | None) -> dict[str, Any]:
 
 
 def _agreed(config: TrainingConfig, name: str, given: str | None) -> str | None:
-    """Return an argument that may stand in the config as well, once they do not contradict."""
+    """Return an argument that may be in the config as well, once they do not contradict."""
     configured = {"output_dir": config.output_dir, "model_name": config.model_name}[name]
     if given is not None and configured is not None and str(given) != configured:
         raise UserError(

@@ -180,7 +180,7 @@ class Algorithm(Section):
 
     advantage: str = Field(default="grpo", description=f"{', '.join(ADVANTAGES)}{_OR_YOURS}")
     advantage_options: Options = Field(
-        default_factory=dict, description="keyword arguments of your own function"
+        default_factory=dict, description="keyword arguments for your own function"
     )
     norm_by_std: bool = Field(
         default=True, description="divide by the group's std; false = Dr.GRPO (arXiv 2503.20783)"

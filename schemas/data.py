@@ -146,11 +146,11 @@ class Columns(Section):
 class FileSource(Section):
     """Files in verl, TRL prompt/completion, messages, ShareGPT or Alpaca form."""
 
-    kind: Literal["file"] = Field(default="file", description="files of your own")
+    kind: Literal["file"] = Field(default="file", description="your own files")
     path: str = Field(
         description="local path or fsspec URL of a .parquet, .jsonl, .json or .csv file (.gz too),"
         " of a folder of such files, or a pattern such as rows/*.jsonl: all that match when a run"
-        " begins, by name; $NAME stands for an environment variable"
+        " begins, by name; $NAME is an environment variable"
     )
     split: Literal["train", "validation", "test"] = Field(
         default="train", description="what its rows are for"
@@ -180,7 +180,7 @@ class HubSource(Section):
     def _is_no_path(cls, value: str) -> str:
         if not _HUB_NAME.fullmatch(value):
             raise ValueError(
-                f"{value!r} is no name of the hub, as owner/name; files and folders of your own are"
+                f"{value!r} is no name of the hub, as owner/name; your own files and folders are"
                 " read by a source of kind 'file'"
             )
         return value

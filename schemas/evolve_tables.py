@@ -30,7 +30,7 @@ EVOLVE_ANSWERS = table(
     attempts=int32("times that it was asked: 1 + evolve.format_retries at most", ge=1),
     finish_reason=string("stop, length or abort, of the last turn", isin=FINISH_REASONS),
     num_tokens=int32("tokens that it sampled in the last attempt, stop tokens included", ge=0),
-    detail=string("why the environment could not go on in the last attempt; empty where it could"),
+    detail=string("why the environment could not continue in the last attempt; empty if it could"),
 )
 
 EVOLVE_VERDICTS = table(

@@ -78,7 +78,7 @@ class RolloutHardware(Section):
         description=f"what samples: {', '.join(ENGINES)} (runs anywhere), your own class as"
         " 'package.module:Class' or 'path/to/file.py:Class', or auto = vllm on cuda, and on cpu"
         f" transformers for models of fewer than {SMALL_PARAMETERS:,} parameters, else vllm; RL"
-        " goes on with the one it began with (docs/understand/engines.md)",
+        " continues with the one it began with (docs/understand/engines.md)",
     )
     engines: int = Field(default=1, ge=1, description="engines, a process each")
     gpus_per_engine: float = Field(
@@ -148,14 +148,14 @@ class HardwareSection(Section):
     restarts: int = Field(
         default=2,
         ge=0,
-        description="how often in a row a stage goes on in new workers, at its last checkpoint,"
-        " after a worker or Ray died or hung; a new checkpoint starts the count anew, 0 = the run"
+        description="how often in a row a stage continues in new workers, at its last checkpoint,"
+        " after a worker or Ray died or hung; a new checkpoint restarts the count, 0 = the run"
         " ends, also where a learner's memory ran out, else it has half of micro_batch_tokens",
     )
 
     def takes_vllm_on_cpu(self, parameters: int) -> bool:
-        """Return whether vLLM samples on cpu from a model of ``parameters``; in a run that goes on
-        only where nothing is recorded of its engine."""
+        """Return whether vLLM samples on cpu from a model of ``parameters``; in a run that
+        continues only where nothing is recorded of its engine."""
         if self.rollout.engine == AUTO:
             return self.cluster != "in_process" and parameters >= SMALL_PARAMETERS
         return self.rollout.engine == "vllm"

@@ -49,7 +49,7 @@ class FromScratch(Section):
         elif self.hidden_size // self.num_heads % 2:
             yield (
                 f"num_heads = {self.num_heads} gives heads of {self.hidden_size // self.num_heads}"
-                f" of hidden_size = {self.hidden_size}, and rotary embeddings turn pairs; set"
+                f" of hidden_size = {self.hidden_size}, and rotary embeddings rotate pairs; set"
                 " num_heads so that hidden_size / num_heads is even"
             )
         if self.num_heads % self.num_kv_heads:

@@ -1,4 +1,5 @@
-"""Names and limits that several sections and processes agree on. Imports nothing of ours."""
+"""Names and limits that several sections or processes must agree on, and that belong to none of
+them. Imports nothing of ours."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -15,7 +16,7 @@ RECORDS = "records"  # metadata of a result: the key of its checkpoints, where i
 
 def by_workers(name: str) -> bool:
     """Return whether a function of the reward is called in reward workers: all but the trained
-    model, and the rewards that an environment gave while the episode went on."""
+    model, and the rewards that an environment gave during the episode."""
     return name not in (REWARD_MODEL, ENVIRONMENT)
 
 

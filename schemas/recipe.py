@@ -219,7 +219,7 @@ class Recipe(Section):
 
         float32: on the maximum. bfloat16: on exp(mean |gap|), which a single token cannot exceed;
         NeMo-RL's ``token_mult_prob_error`` is mean(exp |gap|), equal to first order, and 1.05 is
-        the limit of its own tests.
+        the limit in its own tests.
         """
         rl = self.rl
         if self.model.dtype == "float32":

@@ -31,7 +31,7 @@ RESTARTS = table(
     stage=string("the stage"),
     number=int64("of the restart among those of the stage in this run, from 1", ge=1),
     step=int64(
-        "step, in RL iteration, of the checkpoint that it went on with; null without one",
+        "step, in RL iteration, of the checkpoint that it continued with; null without one",
         nullable=True,
         ge=0,
     ),

@@ -40,7 +40,7 @@ class RetrainSection(Section):
     start: Literal["base", "champion"] = Field(
         default="base",
         description="what training begins with: the recipe's model, or the champion's export, on"
-        " which RL goes on without another SFT",
+        " which RL continues without another SFT",
     )
     metric: Literal["accuracy", "sampled_accuracy", "score"] = Field(
         default="accuracy",
@@ -134,7 +134,7 @@ def _cron_problems(text: str) -> Iterator[str]:
 
 
 def _numbers(field: str, name: str, least: int, most: int, names: Mapping[str, int]) -> set[int]:
-    """Return what a field without a problem stands for."""
+    """Return the meaning of a field without a problem."""
     found: set[int] = set()
     for part in field.lower().split(","):
         match = _PART.fullmatch(part)
@@ -173,6 +173,6 @@ def retrain_rules(recipe: Any) -> Iterator[str]:
     ptx = recipe.rl.ptx
     if section.start == "champion" and ptx is not None and ptx.path is None:
         yield (
-            "retrain.start = 'champion' goes on without SFT, whose demonstrations rl.ptx mixes in;"
-            " set rl.ptx.path to a file of text, or retrain.start to 'base'"
+            "retrain.start = 'champion' continues without SFT, whose demonstrations rl.ptx mixes"
+            " in; set rl.ptx.path to a file of text, or retrain.start to 'base'"
         )

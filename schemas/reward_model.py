@@ -76,7 +76,7 @@ class FilePreferences(Section):
     """A Parquet or JSONL file: ``chosen, rejected`` as TRL, UltraFeedback or hh have them, with the
     prompt apart or in both conversations, or ``prompt, responses, ranks`` with rank 1 the best."""
 
-    kind: Literal["file"] = Field(default="file", description="a file of your own")
+    kind: Literal["file"] = Field(default="file", description="your own file")
     path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")
     data_source: str | None = Field(default=None, description="verl's task name; null = the file's")
     validation_fraction: float = Field(default=0.1, gt=0, lt=1, description="of prompts, by hash")

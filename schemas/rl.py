@@ -217,7 +217,7 @@ class RLSection(Section):
     fork: str | None = Field(
         default=None,
         pattern=r"^[0-9a-zA-Z.]+@[0-9]+$",
-        description="KEY@ITERATION: the checkpoint of another run that RL goes on from, as"
+        description="KEY@ITERATION: the checkpoint of another run that RL continues from, as"
         " `rl-pipeline fork` sets it; null = begin with the policy",
     )
     algorithm: Algorithm = Algorithm()

@@ -205,7 +205,7 @@ ADVANTAGES = table(
 EPISODES = table(
     trajectory_id=string("the episode: rollouts.trajectory_id", unique=True),
     turns=messages("messages (role, content) that followed the prompt"),
-    failure=string("why the environment could not go on; null where it could", nullable=True),
+    failure=string("why the environment could not continue; null where it could", nullable=True),
 )
 
 # One row per trajectory that trained, and epoch; fused, also of the sample that did not train.

@@ -51,7 +51,8 @@ class Evaluated:
 
 
 def with_model(recipe: Recipe, path: str, revision: str | None = None) -> Recipe:
-    """Return ``recipe`` with the model ``path``, a directory or a hub name, in place of its own.
+    """Return ``recipe`` with the model ``path``, a directory or a hub name, in place of the one it
+    has.
 
     Its chat template stays: it says how a prompt is written.
     """

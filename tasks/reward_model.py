@@ -12,7 +12,7 @@ from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
-from rlcore.supervised.loop import Training
+from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.preference_files import read_preferences
 from rlcore.supervised.preferences import (
     check_pairs,
@@ -57,7 +57,7 @@ def reward_model(run: StageRun) -> ArtifactRef:
     learner = run.workers.learner(
         policy, section.optimizer, name="reward-model-learner", head="value"
     )
-    training = Training(
+    training = SupervisedTraining(
         PreferenceBatches(section, preferences, run.recipe.seed),
         section,
         learner=learner,
@@ -90,7 +90,7 @@ def reward_model(run: StageRun) -> ArtifactRef:
 
 
 def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
-    """Return the ranked responses, an artifact of their own: sampled once, whatever then fails."""
+    """Return the ranked responses, a separate artifact: sampled once, whatever then fails."""
     found = run.store.find_or_discard(PREFERENCES, run.key, get_run_logger().warning)
     if found is not None:
         return found

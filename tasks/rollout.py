@@ -4,14 +4,14 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rlcore.recipes.redaction import redacting
-from rlcore.rl.groups import Groups
+from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from schemas.artifacts import ArtifactRef
 
 
 @task(task_run_name="rollout-{state.next_iteration:04d}{groups.suffix}", cache_policy=NO_CACHE)
-def rollout(phases: Phases, state: LoopState, groups: Groups) -> ArtifactRef:
+def rollout(phases: Phases, state: LoopState, groups: DrawnGroups) -> ArtifactRef:
     """Return one round's recorded rollouts; see ``Phases.rollout``."""
     with redacting():
         return phases.rollout(state, groups)

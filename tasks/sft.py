@@ -3,7 +3,7 @@
 from prefect.logging import get_run_logger
 
 from rlcore.models.files import MODEL_FOLDER, model_directory
-from rlcore.supervised.loop import Training
+from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.sft import STAGE, DemonstrationBatches
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
@@ -25,7 +25,7 @@ def sft(run: StageRun) -> ArtifactRef:
     batches = DemonstrationBatches(
         run.recipe.sft, run.store.table(dataset, "demonstrations"), run.recipe.seed
     )
-    training = Training(
+    training = SupervisedTraining(
         batches,
         run.recipe.sft,
         learner=learner,

@@ -50,7 +50,7 @@ transformers'.
 
 """
 TAIL = """
-*Rows*: where documents that share a row would move each other (a state or a convolution goes on
+*Rows*: where documents that share a row would move each other (a state or a convolution continues
 across the boundary), each row holds one document; log-probs and gradients are then those of each
 document alone, as they are where rows are packed. *Nats*: the largest gap between the log-probs of
 sampler and learner. Hybrids, whose layers keep states besides keys and values, are sampled by vLLM

@@ -22,7 +22,7 @@ def add_ask(commands: Any) -> None:
         "run", nargs="*", metavar="RUN", help="folder below runs/, or latest (the default)"
     )
     parser.add_argument(
-        "--sql", action="store_true", help="print the SELECT, to go on from, instead of its rows"
+        "--sql", action="store_true", help="print the SELECT, to build on, instead of its rows"
     )
     add_store_root(parser)
     add_runs_folder(parser)

@@ -20,7 +20,8 @@ DATASET = "prepare_data"
 def add_export(commands: Any) -> None:
     """Add the subcommand ``export`` to a command line's subparsers."""
     parser = commands.add_parser(
-        "export", help="the model after any iteration of a run, also of one that goes on or failed"
+        "export",
+        help="the model after any iteration of a run, also of one that is under way or failed",
     )
     parser.add_argument("run", metavar="RUN", help="a run's folder or 'latest', also while it goes")
     parser.add_argument(
@@ -93,7 +94,7 @@ def export_data(options: argparse.Namespace) -> int:
     if ref is None:
         raise UserError(
             f"the run '{run.name}' has not ended the stage {DATASET}; it has come to"
-            f" {', '.join(run.stages)}; let it go on"
+            f" {', '.join(run.stages)}; let it continue"
         )
     prompts, demonstrations = (run.store.table(ref, t) for t in ("prompts", "demonstrations"))
     out = options.out or run.folder / f"data-{options.form}"

@@ -100,7 +100,7 @@ def _ending(run: "Run") -> "Ending | None":
     try:
         found = ending(flow_run_digits(run.name))
     except UserError as error:  # another server, which is down: the report is worth having
-        print(f"whether the run goes on is not known: {error}", file=sys.stderr)
+        print(f"whether the run continues is not known: {error}", file=sys.stderr)
         return None
     return None if found is None else Ending(*found)
 

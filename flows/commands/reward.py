@@ -14,7 +14,7 @@ from schemas.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     import polars as pl
 
-    from rlcore.plan.reward_rows import Rows
+    from rlcore.plan.reward_rows import RewardRows
     from rlcore.plan.reward_scores import Tried
     from schemas.recipe import Recipe
     from schemas.rl import RewardSection
@@ -64,7 +64,7 @@ def try_reward(options: argparse.Namespace) -> int:
     the store."""
     from rlcore.plan.reward_figures import (
         COLUMNS,
-        Figure,
+        RewardFigure,
         comparison,
         ends_a_run,
         figures,
@@ -84,14 +84,16 @@ def try_reward(options: argparse.Namespace) -> int:
     found += left_out(tried.untried, tried.foreign)
     if pair is not None:
         found += comparison(*pair, WORST)
-    found += [Figure("finding", str(i), text=text) for i, text in enumerate(sentences, start=1)]
+    found += [
+        RewardFigure("finding", str(i), text=text) for i, text in enumerate(sentences, start=1)
+    ]
     code = 1 if ends_a_run(tried.rows, section) else 0
     if options.format != "table":
         print_rows(to_rows(found), COLUMNS, options.format)
         return code
     width = terminal_width()
     print(*wrap(f"{options.function} on {rows.described}", width), sep="\n")
-    for text in sentences or ["nothing stands out"]:
+    for text in sentences or ["nothing is conspicuous"]:
         print(*wrap(f"- {text}", width, subsequent_indent="  "), sep="\n")
     print()
     shown = [row for row in to_rows(found) if row["part"] not in ("finding", "disagreement")]
@@ -115,7 +117,7 @@ def _print(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> None
 
 def _scored(
     options: argparse.Namespace,
-) -> tuple["Rows", "RewardSection", "Tried", str, "pl.DataFrame | None"]:
+) -> tuple["RewardRows", "RewardSection", "Tried", str, "pl.DataFrame | None"]:
     """Return the rows, the limits they were scored under, what the function said, and the name of
     the other reward with what it said; "" and None where there is none."""
     from rlcore.plan.reward_scores import function_of, recorded, score
@@ -139,7 +141,7 @@ def _scored(
     return rows, recipe.reward, tried, against, score(recipe, second, rows.batches, tell).rows
 
 
-def _rows(options: argparse.Namespace) -> tuple["Recipe", "Rows"]:
+def _rows(options: argparse.Namespace) -> tuple["Recipe", "RewardRows"]:
     """Return the rows to score, and the recipe whose limits hold."""
     from rlcore.plan.reward_rows import sample_rows, stored_rows
     from rlcore.recipes.load import load_recipe, recipe_names

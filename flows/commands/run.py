@@ -1,5 +1,5 @@
 """``rl-pipeline run``, ``rerun`` and ``fork``: a recipe in this process, to its table, or its plan;
-that of an earlier run with a stage made anew, or from one of its checkpoints on."""
+that of an earlier run with a stage made again, or from one of its checkpoints on."""
 
 import argparse
 from pathlib import Path
@@ -45,7 +45,7 @@ def add_run(commands: Any) -> None:
         action="append",
         default=[],
         metavar="STAGE",
-        help="make a stage anew; its result before stays in the store; may be given many times",
+        help="make a stage again; its result before stays in the store; may be given many times",
     )
     add_execution(parser)
     parser.set_defaults(command=run)
@@ -57,7 +57,7 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-code",
         action="store_true",
-        help="let an RL run that stopped half-way go on though its code has changed since",
+        help="let an RL run that stopped half-way continue though its code has changed since",
     )
     parser.add_argument(
         "--debug", action="store_true", help="print every log line, and tracebacks of errors"
@@ -113,7 +113,7 @@ def execute(
         _pipeline,
         debug=options.debug,
         quiet=options.format != "table",
-        again=" (refresh only what it has not made anew yet)" if refresh else "",
+        again=" (refresh only what it has not made again yet)" if refresh else "",
         recipe=recipe,
         overrides=overrides,
         accept_code=options.accept_code,
@@ -137,14 +137,16 @@ def _pipeline() -> "Flow[..., Any]":
 
 def add_rerun(commands: Any) -> None:
     """Add the subcommand ``rerun`` to a command line's subparsers."""
-    parser = commands.add_parser("rerun", help="make a stage of a run anew, and what follows of it")
+    parser = commands.add_parser(
+        "rerun", help="make a stage of a run again, and what follows of it"
+    )
     parser.add_argument("run", metavar="RUN", help="as `rl-pipeline runs` names it, or 'latest'")
     parser.add_argument(
         "--from",
         dest="stage",
         required=True,
         metavar="STAGE",
-        help="is made anew; a later stage is run where what it reads has changed by that",
+        help="is made again; a later stage is run where what it reads has changed by that",
     )
     add_runs_folder(parser)
     add_execution(parser)
@@ -178,7 +180,7 @@ def _recorded(run: "Run", overrides: dict[str, Any]) -> tuple[str, "Recipe"]:
 def add_fork(commands: Any) -> None:
     """Add the subcommand ``fork`` to a command line's subparsers."""
     parser = commands.add_parser(
-        "fork", help="a run that goes on from a checkpoint of another, with other settings"
+        "fork", help="a run that continues from a checkpoint of another, with other settings"
     )
     parser.add_argument(
         "origin",

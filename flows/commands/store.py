@@ -9,7 +9,7 @@ from flows.commands.arguments import add_store_root, check_store
 from flows.output import add_format, print_rows, tell, without_path
 
 if TYPE_CHECKING:
-    from rlcore.results.retention import Plan, Settings
+    from rlcore.results.retention import Plan, RetentionSettings
     from rlcore.store.artifacts import ArtifactStore
     from schemas.artifacts import ArtifactRef
 
@@ -93,10 +93,10 @@ def _add_kept(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
 
 
-def _settings(options: argparse.Namespace) -> "Settings":
-    from rlcore.results.retention import Settings
+def _settings(options: argparse.Namespace) -> "RetentionSettings":
+    from rlcore.results.retention import RetentionSettings
 
-    return Settings(
+    return RetentionSettings(
         keep_runs=options.keep_runs,
         keep_champions=options.keep_champions,
         keep_rollouts=options.keep_rollouts,

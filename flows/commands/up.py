@@ -1,5 +1,5 @@
 """``rl-pipeline up``, ``down``, ``open`` and ``deploy``: this project's Prefect server and worker,
-and a deployment for a recipe of one's own, wherever its file is."""
+and a deployment for the user's own recipe, wherever its file is."""
 
 import argparse
 import os
@@ -103,7 +103,7 @@ def login_link(site: "Site") -> str:
 
 def add_deploy(commands: Any) -> None:
     """Add the subcommand ``deploy`` to a command line's subparsers."""
-    parser = commands.add_parser("deploy", help="make a deployment for a recipe file of your own")
+    parser = commands.add_parser("deploy", help="make a deployment for your own recipe file")
     parser.add_argument("recipe", type=Path, help="path of a YAML file")
     parser.set_defaults(command=deploy)
 

@@ -23,7 +23,7 @@ from rlcore.algorithms.gae import (
     length_adaptive_lambda,
     whitened,
 )
-from rlcore.algorithms.grouping import Groups, check_ragged, group_statistics, per_row
+from rlcore.algorithms.grouping import GroupStatistics, check_ragged, group_statistics, per_row
 from rlcore.algorithms.plugins import resolve
 from schemas.errors import UserError, did_you_mean
 
@@ -100,7 +100,7 @@ class AdvantageInput:
             totals -= np.bincount(rows_N, weights=kl_N, minlength=len(self.masks))
         return np.where(self.scorable, totals, np.nan)
 
-    def groups(self, tolerance: float = 1e-9) -> Groups:
+    def groups(self, tolerance: float = 1e-9) -> GroupStatistics:
         """Return the statistics of the sequence scores by prompt group. The task's score alone
         decides whether a group is constant."""
         return group_statistics(
@@ -258,6 +258,7 @@ def gae(
         advantages_N = advantages_at(lam)
     else:
         advantages_N = advantages_at(length_adaptive_lambda(lengths, length_adaptive_alpha))
+    # Never whitened: the critic learns returns at the scale of the rewards.
     targets_N = advantages_at(lam if lam_critic is None else lam_critic)
     if whiten:
         advantages_N = whitened(advantages_N, counted_N)
@@ -317,7 +318,7 @@ def estimate(name: str, batch: AdvantageInput, **options: object) -> AdvantageRe
         found = AdvantageResult(batch.spread_rows(_one_per_row(name, found, batch)))
     if not found.num_groups:
         found = _counted(found, batch.groups())
-    return replace(found, advantages=_settled(name, found.advantages, batch))
+    return replace(found, advantages=_checked(name, found.advantages, batch))
 
 
 def find_estimator(name: str, options: Mapping[str, object], where: str = "advantage") -> Estimator:
@@ -339,7 +340,7 @@ def find_estimator(name: str, options: Mapping[str, object], where: str = "advan
     return function
 
 
-def _counted(result: AdvantageResult, groups: Groups) -> AdvantageResult:
+def _counted(result: AdvantageResult, groups: GroupStatistics) -> AdvantageResult:
     return replace(
         result,
         num_groups=len(groups.count_G),
@@ -359,7 +360,7 @@ def _one_per_row(name: str, found: object, batch: AdvantageInput) -> np.ndarray:
     return values_R
 
 
-def _settled(name: str, arrays: Sequence[np.ndarray], batch: AdvantageInput) -> list[np.ndarray]:
+def _checked(name: str, arrays: Sequence[np.ndarray], batch: AdvantageInput) -> list[np.ndarray]:
     """Return ``arrays`` with zeros outside the mask and on unscorable rows; all else must be
     finite."""
     shapes = [np.shape(array) for array in arrays]
@@ -368,15 +369,15 @@ def _settled(name: str, arrays: Sequence[np.ndarray], batch: AdvantageInput) -> 
             f"advantage = '{name}' returned arrays of other lengths than the trajectories; "
             "return one number per token, prompt included"
         )
-    settled_N = np.where(batch.counted_N(), batch.gather(arrays), 0.0)
-    wrong_N = np.flatnonzero(~np.isfinite(settled_N))
+    checked_N = np.where(batch.counted_N(), batch.gather(arrays), 0.0)
+    wrong_N = np.flatnonzero(~np.isfinite(checked_N))
     if len(wrong_N):
         ends = np.cumsum(batch.lengths)
         row = int(np.searchsorted(ends, wrong_N[0], side="right"))
         place = wrong_N[0] - (ends[row] - batch.lengths[row])
         token = int(np.flatnonzero(batch.masks[row])[place])
         raise UserError(
-            f"advantage = '{name}' gives {settled_N[wrong_N[0]]} at token {token} of row {row}; "
+            f"advantage = '{name}' gives {checked_N[wrong_N[0]]} at token {token} of row {row}; "
             "advantages must be finite"
         )
-    return batch.spread(settled_N)
+    return batch.spread(checked_N)

@@ -99,7 +99,7 @@ TREE = {
     ("reasoning", True): Recommendation("reasoning, sota", ("vapo",), "60.4 on AIME 2024"),
     ("distributed", False): Recommendation("distributed", ("gepo",), "handles latency"),
 }
-# Other words for a scenario; a word of its own name finds it as well.
+# Other words for a scenario; a word of its name finds it as well.
 _MEANT = {
     "programming": "code generation",
     "coding": "code generation",

@@ -1,4 +1,6 @@
-"""Recursions over the policy tokens of many ragged rows at once, in float64 numpy.
+"""Generalized advantage estimation, discounted returns and whitening: recursions over the policy
+tokens of many ragged rows at once, in float64 numpy. Which estimator uses them is in
+``advantages``.
 
 Axes: R rows, N all policy tokens of the batch, row after row. A masked slot (observation, padding)
 is skipped, not zeroed: the value that follows it is carried across it. That is the recursion over
@@ -33,6 +35,7 @@ def generalized_advantages(
     """
     lam_R = np.broadcast_to(np.asarray(lam, dtype=np.float64), lengths_R.shape)
     advantages_N = np.zeros(len(rewards_N))
+    # Nothing follows a row: one that was cut off is not continued by the critic's guess, either.
     next_value_R, next_advantage_R = np.zeros(len(lengths_R)), np.zeros(len(lengths_R))
     for rows, tokens in _backwards(lengths_R):
         value = values_N[tokens]
@@ -61,7 +64,7 @@ def length_adaptive_lambda(lengths_R: np.ndarray, alpha: float) -> np.ndarray:
     """
     if not alpha > 0:
         raise UserError(
-            f"length_adaptive_alpha = {alpha} must be above 0; VAPO uses 0.05, null turns it off"
+            f"length_adaptive_alpha = {alpha} must be above 0; VAPO uses 0.05, null switches it off"
         )
     return np.clip(1.0 - 1.0 / (alpha * np.maximum(lengths_R, 1)), 0.0, 1.0)
 
@@ -75,6 +78,7 @@ def whitened(values_N: np.ndarray, counted_N: np.ndarray) -> np.ndarray:
     counted = values_N[counted_N]
     if len(counted) <= 1:
         return values_N
+    # A rounded mean would leave tiny advantages; rows of exactly 0 may be left out of the step.
     if counted.min() == counted.max():
         return values_N - counted[0]
     return (values_N - counted.mean()) / np.sqrt(counted.var(ddof=1) + WHITEN_EPS)

@@ -1,5 +1,6 @@
-"""Statistics of prompt groups, and checks of what an estimator is given. Axes: R rows
-(trajectories), G groups. Groups go by id, never by position, since batches are reordered."""
+"""Statistics of the samples of one prompt (mean, deviation, whether all agree), and checks of the
+arrays that an advantage estimator is given. Axes: R rows (trajectories), G groups. Groups go by id,
+never by position, since batches are reordered."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def check_ragged(name: str, arrays: Sequence[np.ndarray], masks: Sequence[np.nda
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class GroupStatistics:
     """Statistics over the scorable rows of each group. All counts are of trajectories."""
 
     index_R: np.ndarray  # int, group of each row
@@ -70,7 +71,7 @@ def group_statistics(
     tolerance: float = 1e-9,
     *,
     task_scores: np.ndarray | None = None,
-) -> Groups:
+) -> GroupStatistics:
     """Return the statistics of ``scores`` [R] float64 (NaN = unscorable) by ``group_ids`` [R].
 
     Scores that differ by at most ``tolerance`` within a group are centred to exactly 0: the GRPO
@@ -103,4 +104,4 @@ def group_statistics(
     mean_G = total_G(filled_R) / np.maximum(count_G, 1)
     centred_R = np.where(differs_R, filled_R - mean_G[index_R], 0.0)
     std_G = np.sqrt(total_G(centred_R**2) / np.maximum(count_G - 1, 1))
-    return Groups(index_R, scorable_R, centred_R, count_G, std_G, constant_G)
+    return GroupStatistics(index_R, scorable_R, centred_R, count_G, std_G, constant_G)

@@ -54,6 +54,7 @@ def importance_weights(
         if level == "sequence":
             num_rows = int(rows.max()) + 1 if rows.numel() else 0
             log_ratio = log_ratio.new_zeros(num_rows).index_add_(0, rows, log_ratio)[rows]
+        # Truncated from above only: a large weight adds variance, a small one does not.
         return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp(max=cap)
 
 
@@ -102,6 +103,7 @@ def sequence_token_ratio(
     GSPO-token, arXiv 2507.18071 eq. 14; with one advantage per sequence its gradient is GSPO's.
     """
     sequence = sequence_ratio(logprobs.detach(), old_logprobs, rows)
+    # The second factor is 1 in value; it carries the gradient of each token.
     return sequence * (logprobs - logprobs.detach()).exp()
 
 
@@ -170,10 +172,13 @@ def clipped_surrogate(
     """
     plain = -advantages * ratio
     bounded = -advantages * ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    # The larger loss: beyond the clip a token keeps its gradient only where it leads back.
     loss = plain.maximum(bounded)
     clipped = bounded > plain
     clipped_dual = clipped.new_zeros(clipped.shape)
     if clip_dual is not None:
+        # A bad token whose probability has grown would otherwise weigh as much as its ratio,
+        # without a bound.
         ceiling = -advantages * clip_dual
         clipped_dual = (advantages < 0) & (loss > ceiling)
         loss = loss.minimum(ceiling).where(advantages < 0, loss)
@@ -193,6 +198,7 @@ def cispo(
 
     CISPO, MiniMax-M1 arXiv 2506.13585 eq. 4 and 5. ``clip_dual`` is not used.
     """
+    # Detached: it weighs the gradient of the log-prob, and has none itself.
     weight = ratio.detach().clamp(1.0 - clip_low, 1.0 + clip_high)
     outside_low = ratio.detach() < 1.0 - clip_low
     outside = outside_low | (ratio.detach() > 1.0 + clip_high)
@@ -305,6 +311,7 @@ def explained_variance(values: np.ndarray, returns: np.ndarray) -> float:
     returns = np.asarray(returns, dtype=np.float64)
     if len(returns) < 2:
         return float("nan")
+    # Relative to the returns, whose fp32 rounding grows with their size.
     size = max(1.0, float(np.abs(returns).max()))
     if np.ptp(returns) <= CONSTANT_SPREAD * size:
         return float("nan")
@@ -329,6 +336,7 @@ def pair_weights(ranks: np.ndarray, groups: np.ndarray) -> np.ndarray:
     )
     pairs_G = size_G * (size_G - 1) // 2 - tied_G
     filled_G = pairs_G > 0
+    # Groups without a pair are not in the mean over prompts.
     weights_G = np.where(filled_G, 1.0 / np.maximum(pairs_G * filled_G.sum(), 1), 0.0)
     return weights_G[group_R]
 

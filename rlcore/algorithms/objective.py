@@ -59,6 +59,7 @@ class ValueObjective(Objective):
         from rlcore.algorithms.losses import clipped_value_loss
 
         values, returns = outputs.values, batch.fields["returns"]
+        # Without a clip the old values are not read, and not sent.
         old = values.detach() if self.clip is None else batch.fields["old_values"]
         losses, clipped = clipped_value_loss(values, returns, old, self.clip)
         loss = (batch.weights * losses).sum()
@@ -173,6 +174,7 @@ class PolicyObjective(Objective):
 
     def rows_with_gradient(self, per_token: dict[str, list[np.ndarray]]) -> np.ndarray | None:
         """False for rows whose advantages are all 0, when ``skip_zero_advantage`` may drop them."""
+        # KL and entropy give every row a gradient, whatever its advantage.
         if not self.skip_zero_advantage or self.kl_coef > 0 or self.entropy_grad:
             return None
         if ":" in self.policy_loss:  # a user's loss may have a gradient where the advantage is 0
@@ -188,8 +190,11 @@ class PolicyObjective(Objective):
 
         logprobs, rollout = outputs.logprobs, batch.fields["rollout_logprobs"]
         if self._by_group:
+            # The ratio is measured against the sampler, so no correction for the sampler is left:
+            # with ``old`` its own log-probs the importance weights are 1.
             old, base = rollout, batch.fields["group_log_expectation"]
         else:
+            # In the only step the ratio is 1, and its gradient that of the log-prob.
             old = logprobs.detach() if self.on_policy else batch.fields["old_logprobs"]
             base = old
         ratio = importance_ratio(self.ratio_level, logprobs, base, batch.rows)
@@ -202,6 +207,8 @@ class PolicyObjective(Objective):
             clip_high=self.clip_high,
             clip_dual=self.clip_dual,
         )
+        # Two ratios with two purposes: the clipped one bounds the step away from ``old``; this one
+        # corrects for a sampler whose numerics are not those of ``old``.
         correction = importance_weights(
             old, rollout, batch.rows, level=self.importance_level, cap=self.importance_cap
         )
@@ -211,6 +218,7 @@ class PolicyObjective(Objective):
             loss = loss + coef * term
             sums[f"{self.name}/{key}"] = term.detach()
         if self.entropy_coef is not None:
+            # At 0 entropy has no graph, and is a metric alone (``entropy_grad``).
             if self.entropy_coef != 0:
                 loss = loss - self.entropy_coef * (batch.weights * outputs.entropy).sum()
             entropy = outputs.entropy.detach().sum() * batch.mean_weight

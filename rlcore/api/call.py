@@ -1,5 +1,5 @@
 """A call of the Python API as it is recorded below its output_dir: what it was given, so that the
-same call again can go on where it stopped, and any other one is refused."""
+same call again can continue where it stopped, and any other one is refused."""
 
 import hashlib
 import json
@@ -28,13 +28,13 @@ FREE = {
 }
 _NOT_COMPARED = "an earlier call with resume=False"  # in place of parts that have no digest
 _REMEDY = (
-    "give the arguments as they were, resume=False to discard that call and start anew, or another"
+    "give the arguments as they were, resume=False to discard that call and start again, or another"
     " output_dir"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """What one call was given.
 
     ``arguments``: by name, the value as sentences show it, and its digest. ``functions``: digests
@@ -59,7 +59,7 @@ class Call:
         partial.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
         os.replace(partial, folder / CALL)
 
-    def check_same(self, earlier: "Call", folder: Path) -> None:
+    def check_same(self, earlier: "ApiCall", folder: Path) -> None:
         """Raise UserError, naming each difference, unless ``earlier`` was given the same."""
         if self.name != earlier.name:
             raise UserError(
@@ -80,11 +80,11 @@ class Call:
                 f"output_dir = '{folder}' holds a call that other code of this program, or another"
                 f" version of a library, began: digest {earlier.program[:12]} then and"
                 f" {self.program[:12]} now; check out what began it, or give resume=False to"
-                " discard that call and start anew"
+                " discard that call and start again"
             )
 
 
-def read_call(folder: Path) -> Call | None:
+def read_call(folder: Path) -> ApiCall | None:
     """Return the call that ``folder`` belongs to; None where there is none.
 
     Raises UserError for a file that is no such record.
@@ -93,11 +93,11 @@ def read_call(folder: Path) -> Call | None:
     if not file.exists():
         return None
     try:
-        return Call(**json.loads(file.read_text(encoding="utf-8")))
+        return ApiCall(**json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
             f"{file} cannot be read as the record of an earlier call ({error}); give resume=False"
-            " to start anew, or another output_dir"
+            " to start again, or another output_dir"
         ) from error
 
 

@@ -1,6 +1,6 @@
 """One config per algorithm: the usual names of its settings, each a field of the recipe.
 
-``rlcore.api.recipe`` turns a config into a recipe; what a config leaves out comes from the preset
+``rlcore.api.recipe`` makes a recipe of a config; what a config leaves out comes from the preset
 of its algorithm (``schemas/presets.py``). A wrong name or value is a UserError of one sentence.
 """
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
-from rlcore.api.call import TRAINING, Call, arguments_of, functions_of, program_of, read_call
+from rlcore.api.call import TRAINING, ApiCall, arguments_of, functions_of, program_of, read_call
 from rlcore.api.configs import TrainingConfig
 from rlcore.api.progress import CURVES, TrainingBar, curves
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import Task, recipe_of
-from rlcore.cluster.host_settings import settle, switch_off
+from rlcore.cluster.host_settings import set_variables, switch_off
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.models.base import check_model_files, copy_base_model, load_pretrained, with_file_names
@@ -116,7 +116,7 @@ class _Prepared:
     job: Job
     root: Path
     store: ArtifactStore
-    call: Call
+    call: ApiCall
     begun: bool
     recipe: Recipe
     source: Path
@@ -137,7 +137,7 @@ def train(job: Job) -> Trained:
     another process trains into ``output_dir``; and what the loop raises.
     """
     switch_off()
-    settle()
+    set_variables()
     with _ONE_RUN, _root(job.output_dir) as root, tempfile.TemporaryDirectory() as scratch:
         store = ArtifactStore(root / STORE_FOLDER, writer=f"{job.call} into '{root}'")
         with store.hold(TRAINING):
@@ -171,7 +171,7 @@ def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Pre
         logger.warning(sentence)
     if kept:
         arguments = arguments_of(job.config, recipe, (job.model_name, located), prompts)
-    call = Call(name, job.call, arguments, functions, program)
+    call = ApiCall(name, job.call, arguments, functions, program)
     if earlier is not None:
         call.check_same(earlier, root)
     check_machine(recipe)  # refuses what surely cannot fit this machine

@@ -201,7 +201,7 @@ def _module_source(module: ModuleType) -> str | None:
 
 
 def _code(code: CodeType) -> str:
-    """Return the digest of what ``code`` does, wherever it stands in its file."""
+    """Return the digest of what ``code`` does, wherever it is in its file."""
     constants = []
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -69,7 +69,7 @@ _PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 SPINNING = {"GOMP_SPINCOUNT": "1000"}
 
 
-def settle(environment: MutableMapping[str, str] = os.environ) -> None:
+def set_variables(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the variables that this process and all that it starts read; call it before libraries
     are imported. What a user has set stays, but that loopback is excluded from proxies."""
     _exclude_loopback(environment)
@@ -90,7 +90,7 @@ def settle(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def obstacles() -> Iterator[tuple[str, str, str]]:
-    """Yield what keeps a Ray of our own from starting here: a name of it, what was found, and a
+    """Yield what keeps our own Ray from starting here: a name of it, what was found, and a
     remedy."""
     home = os.path.expanduser("~")
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():

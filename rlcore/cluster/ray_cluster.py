@@ -1,6 +1,6 @@
 """Workers as long-lived Ray actors, owned by this process: when it dies, they die.
 
-The only file that imports ray. Actors reserve GPUs but no CPUs: the phases take turns, so a
+The only file that imports ray. Actors reserve GPUs but no CPUs: the phases alternate, so a
 worker's CPU use is bounded by its thread count, not by a reservation.
 """
 
@@ -30,7 +30,7 @@ from ray.exceptions import AuthenticationError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlcore.cluster.address import MODE, REFUSED, check_address, require_token
-from rlcore.cluster.host_settings import RAY, settle, socket_folder, switch_off
+from rlcore.cluster.host_settings import RAY, set_variables, socket_folder, switch_off
 from rlcore.cluster.progress import Sign, report_to
 from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
 from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout, new_rendezvous_file
@@ -52,7 +52,7 @@ _FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH")
 
 
 class _Actor(Shell):
-    """A shell in a process of its own, which reports the progress of its calls."""
+    """A shell in a separate process, which reports the progress of its calls."""
 
     def __init__(self, target: str, label: bytes, secrets: dict[str, str]) -> None:
         os.environ.update(secrets)  # before the target's libraries read them
@@ -192,7 +192,7 @@ def _join(address: str, options: dict[str, Any]) -> None:
 
 def _start(options: dict[str, Any], limit_s: float) -> None:
     """Start a local Ray, again and again for ``limit_s`` seconds: on a busy machine it gives up
-    when a process of its own takes 15 s to come up.
+    when a separate process takes 15 s to come up.
 
     Raises WorkerTimeout when it does not start; what was started has ended then.
     """
@@ -218,7 +218,7 @@ def _start(options: dict[str, Any], limit_s: float) -> None:
 
 
 class RayCluster:
-    """A local Ray runtime of our own, or an existing cluster's when ``address`` is given.
+    """Our own local Ray runtime, or an existing cluster's when ``address`` is given.
 
     Our own listens on 127.0.0.1 only, and its workers inherit this process's environment.
     """
@@ -228,12 +228,12 @@ class RayCluster:
     ) -> None:
         """Start or join it. ``stall_s``: see ``Watch``.
 
-        Raises WorkerTimeout when Ray of our own has not started within ``start_s`` seconds,
+        Raises WorkerTimeout when our own Ray has not started within ``start_s`` seconds,
         UserError when the cluster at ``address`` cannot be joined.
         """
         self.stall_s = stall_s
         switch_off()
-        settle()
+        set_variables()
         # Ray runs workers at niceness 15, at which any other process on the machine would starve
         # them.
         os.environ.setdefault("RAY_worker_niceness", "0")
@@ -250,7 +250,7 @@ class RayCluster:
             # Ray's record of every call, read by a dashboard that this runtime does not have, grows
             # the head by 50 KiB with each iteration of RL.
             os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-            # Ray would start processes ahead, and actors with variables of their own need others.
+            # Ray would start processes ahead, and actors with their own variables need others.
             os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
             options |= {"include_dashboard": False, "num_cpus": max(4, os.cpu_count() or 1)}
             if folder := socket_folder():
@@ -329,7 +329,7 @@ class RayCluster:
             Path(url.removeprefix("file://")).unlink(missing_ok=True)
 
 
-if __name__ == "__main__":  # ``check_address`` asks in a process of its own: Ray would warn here
+if __name__ == "__main__":  # ``check_address`` asks in a separate process: Ray would warn here
     try:
         GcsClient(sys.argv[1]).internal_kv_keys(b"", None, 5)
     except AuthenticationError:

@@ -1,4 +1,4 @@
-"""The processes of a Ray of our own: what they may know, and that one which is stopped continues.
+"""The processes of our own Ray: what they may know, and that one which is stopped continues.
 
 Where the GCS or a raylet is stopped, calls of Ray's own library wait in it without a limit: a
 large argument, the start of an actor, ``ray.shutdown``. No deadline of ours ends them.

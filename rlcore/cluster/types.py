@@ -184,7 +184,7 @@ class Polled:
         self._call = self.worker.start(method, *arguments)
 
     def result(self, wait_s: float) -> Any:
-        """Return the result of the call, or None while it goes on after ``wait_s`` seconds.
+        """Return the result of the call, or None while it is under way after ``wait_s`` seconds.
 
         Raises what the call raised, and WorkerTimeout with the worker's name once its time is over.
         """

@@ -181,6 +181,6 @@ class CallWatch:
 
 def logged(kind: type[WorkerError], reason: str) -> WorkerError:
     """Return the error that is about to be raised, logged: it can take many seconds until the run
-    has ended, or goes on."""
+    has ended, or continues."""
     logger.error(reason)
     return kind(f"{reason}; {CONTINUES}")

@@ -1,4 +1,4 @@
-"""The object of a worker, whose class and methods are called by name: in a process of its own, or
+"""The object of a worker, whose class and methods are called by name: in a separate process, or
 in this one."""
 
 from importlib import import_module

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from rlcore.data.task_sampling import Example, Generator
+from rlcore.data.task_sampling import DrawnExample, Generator
 from schemas.generators import ARITHMETIC, ArithmeticSource
 
 KINDS = {
@@ -147,7 +147,7 @@ def kinds_of(steps: tuple[int, int]) -> list[str]:
     return [kind for kind, operations in KINDS.items() if fewest <= len(operations) <= most]
 
 
-def prompts(source: ArithmeticSource, seed: int) -> Iterator[Example[Problem]]:
+def prompts(source: ArithmeticSource, seed: int) -> Iterator[DrawnExample[Problem]]:
     """Yield the prompts of all subsets, a pure function of ``source`` and ``seed``.
 
     Those of one subset are distinct operand tuples (mul has 89). Raises ``UserError`` as
@@ -158,7 +158,7 @@ def prompts(source: ArithmeticSource, seed: int) -> Iterator[Example[Problem]]:
     return _generator(source).prompts(seed, sizes)
 
 
-def demonstrations(source: ArithmeticSource, seed: int) -> Iterator[Example[Problem]]:
+def demonstrations(source: ArithmeticSource, seed: int) -> Iterator[DrawnExample[Problem]]:
     """Yield the demonstrations, a pure function of ``source`` and ``seed``; no held-out step occurs
     in one, not even in a wrong one. Raises ``UserError`` as ``Generator.demonstrations`` does."""
     return _generator(source).demonstrations(

@@ -6,8 +6,16 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from rlcore.data.prepare_part import ASKED, BESIDE, CONTENT, HASHES, SPLITS, Columns, Kept
-from rlcore.data.screen import Compared, Dropped
+from rlcore.data.prepare_part import (
+    ASKED,
+    BESIDE,
+    CONTENT,
+    HASHES,
+    SPLITS,
+    Kept,
+    PartColumns,
+)
+from rlcore.data.screen import Dropped, ScreenedRows
 from rlcore.data.write import numbered_uid, numbers_of
 
 TEST = SPLITS.index("test")
@@ -69,14 +77,14 @@ class Gathered:
         part = int(np.searchsorted(self._ends, place, side="right")) - 1
         return self._sources[part], int(self.index[place])
 
-    def compared(self, places: np.ndarray, text: pl.Expr) -> Compared:
+    def compared(self, places: np.ndarray, text: pl.Expr) -> ScreenedRows:
         """Return the rows at ``places``; ``text``: of the columns, what makes two rows equal."""
 
         def name(position: int) -> str:
             source, number = self.row(int(places[position]))
             return f"{source} row {number}"
 
-        return Compared(
+        return ScreenedRows(
             name,
             self.split[places] == TRAIN,
             lambda: self._hashes(places),
@@ -100,7 +108,7 @@ class Gathered:
                 found[position] = text
         return found
 
-    def _by_part(self, places: np.ndarray) -> Iterator[tuple[Columns, np.ndarray, np.ndarray]]:
+    def _by_part(self, places: np.ndarray) -> Iterator[tuple[PartColumns, np.ndarray, np.ndarray]]:
         """Yield of each part that has rows at ``places``: its columns, the positions of those rows
         in ``places`` and in the part."""
         order = np.argsort(places, kind="stable")

@@ -19,7 +19,7 @@ class Sheet:
 
 
 def datasheet(summary: Mapping[str, Any]) -> list[Sheet]:
-    """Return the tables of ``PreparedData.summary``, as it stands in the dataset's metadata too."""
+    """Return the tables of ``PreparedData.summary``, which the dataset's metadata hold too."""
     read: Mapping[str, int] = summary["rows_read"]
     rejects = [(*name.rsplit("/", 1), count) for name, count in summary["rejects"].items()]
     prompts = [

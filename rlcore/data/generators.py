@@ -13,7 +13,7 @@ from typing import Any
 from rlcore.algorithms.seeds import stream_seed
 from rlcore.data import arithmetic, programs
 from rlcore.data.rows import Row
-from rlcore.data.task_sampling import Example
+from rlcore.data.task_sampling import DrawnExample
 from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Call
 from rlcore.models.chat import Message
@@ -63,7 +63,7 @@ def words_of(subset: str) -> tuple[str, ...]:
     return tuple(WORDS[i] for i in indices)
 
 
-def prompts(source: InstructionsSource, seed: int) -> Iterator[Example[Asked]]:
+def prompts(source: InstructionsSource, seed: int) -> Iterator[DrawnExample[Asked]]:
     """Yield the prompts of all subsets, distinct ones, a pure function of ``source`` and ``seed``.
 
     Raises UserError when a subset has too few.
@@ -85,7 +85,7 @@ def prompts(source: InstructionsSource, seed: int) -> Iterator[Example[Asked]]:
         for pair, length, phrase in rng.sample(asked, size):
             (first, second), (low, high) = pair, length
             question = phrase.format(first=first, second=second, low=low, high=high)
-            yield Example((pair, length), subset, question)
+            yield DrawnExample((pair, length), subset, question)
 
 
 def keeps(asked: Asked) -> dict[str, object]:
@@ -128,7 +128,7 @@ def generated_rows(
 def _row(
     source: GeneratedSource,
     index: int,
-    example: Example,
+    example: DrawnExample,
     ability: str,
     ground_truth: str | None,
     info: dict[str, Any],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from rlcore.data.prepare_part import Columns, Kept, Part, Prepared, Work
+from rlcore.data.prepare_part import Kept, Part, PartColumns, Prepared, Work
 from rlcore.data.rows import RawTable, Row
 from rlcore.models.tokenizer import load_saved, tokenizer_file
 from schemas.data import DataSection
@@ -133,7 +133,7 @@ def _kept(kind: str | None, blobs: Iterator[bytes]) -> Kept | None:
     arrays = _frame(next(blobs))
     return Kept(  # copies: a view of one column keeps the message with all of them
         **{name: arrays[name].to_numpy().copy() for name in _ARRAYS},
-        columns=Columns(Path(kind) if kind else _frame(next(blobs))),
+        columns=PartColumns(Path(kind) if kind else _frame(next(blobs))),
     )
 
 

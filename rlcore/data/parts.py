@@ -116,7 +116,7 @@ def _form_so_far(table: RawTable, columns: dict[str, None]) -> str | None:
 
 MANY = 16  # parts, 131,072 rows, from which starting processes (seconds each) pays
 _CHILD = "rlcore.data.child"
-# A child works on one core: libraries that start threads of their own would contend.
+# A child works on one core: libraries that start threads would contend.
 _THREADS = {
     "TOKENIZERS_PARALLELISM": "false",
     **dict.fromkeys(("OMP_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS"), "1"),

@@ -88,14 +88,14 @@ class Kept:
     draw: np.ndarray
     uid: np.ndarray
     tokens: np.ndarray
-    columns: "Columns"
+    columns: "PartColumns"
 
     def __len__(self) -> int:
         return len(self.index)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class PartColumns:
     """The columns of a part's table, in memory or in a file of Arrow IPC."""
 
     held: pl.DataFrame | Path
@@ -215,7 +215,7 @@ def _kept(
         draw=np.array([draw_of(row.prompt) for row in rows], dtype=np.uint64),
         uid=np.array([int(uid, 16) for uid in frame["uid"]], dtype=np.uint64),
         tokens=np.array([length(tokens) for _, tokens in pairs], dtype=np.int32),
-        columns=Columns(frame if path is None else path),
+        columns=PartColumns(frame if path is None else path),
     )
 
 

@@ -22,7 +22,7 @@ WIDTH = 96  # of a line of tokens or ids
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class PreviewRow:
     """One row. ``text``: what its tokens spell; ``pieces``: the text of each token alone."""
 
     uid: str
@@ -38,8 +38,8 @@ class Preview:
     """``demonstrations``: the first that SFT trains on; ``prompts``: the first that RL samples."""
 
     prepared: PreparedData
-    demonstrations: list[Example]
-    prompts: list[Example]
+    demonstrations: list[PreviewRow]
+    prompts: list[PreviewRow]
 
 
 def preview(recipe: Recipe, count: int) -> Preview:
@@ -65,10 +65,10 @@ def _first(frame: pl.DataFrame, count: int) -> Iterator[dict[str, Any]]:
     return frame.filter(pl.col("split") == "train").head(count).iter_rows(named=True)
 
 
-def example_of(row: Mapping[str, Any], tokenizer: "ChatTokenizer") -> Example:
+def example_of(row: Mapping[str, Any], tokenizer: "ChatTokenizer") -> PreviewRow:
     """Return a row of the table demonstrations or prompts; no token of a prompt carries loss."""
     ids = row["token_ids"] if "token_ids" in row else row["prompt_ids"]
-    return Example(
+    return PreviewRow(
         uid=row["uid"],
         data_source=row["data_source"],
         text=str(tokenizer.decode(ids)),
@@ -86,7 +86,7 @@ def _piece(tokenizer: "ChatTokenizer", token: int) -> str:
     )
 
 
-def example_lines(example: Example) -> Iterator[str]:
+def example_lines(example: PreviewRow) -> Iterator[str]:
     """Yield the text of an example, then its tokens and ids: "learnt" where they carry loss, "read"
     where they do not. Control characters are escaped."""
     learnt = sum(example.loss_mask)

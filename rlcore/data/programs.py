@@ -21,7 +21,7 @@ from functools import cache
 from itertools import product
 
 from rlcore.algorithms.seeds import stream_seed
-from rlcore.data.task_sampling import Example, Generator
+from rlcore.data.task_sampling import DrawnExample, Generator
 from schemas.generators import PROGRAMS, ProgramsSource
 
 # Operators in the order of use. A sum before a product needs parentheses. No quotient follows a
@@ -119,7 +119,7 @@ class Program:
         return {0: "test", 1: "validation"}.get(bucket, "train")
 
 
-def prompts(source: ProgramsSource, seed: int) -> Iterator[Example[Program]]:
+def prompts(source: ProgramsSource, seed: int) -> Iterator[DrawnExample[Program]]:
     """Yield the prompts of all subsets, a pure function of ``source`` and ``seed``.
 
     Those of one subset are distinct programs (``*`` has 19). Raises ``UserError`` as
@@ -129,7 +129,7 @@ def prompts(source: ProgramsSource, seed: int) -> Iterator[Example[Program]]:
     return _GENERATOR.prompts(seed, sizes)
 
 
-def demonstrations(source: ProgramsSource, seed: int) -> Iterator[Example[Program]]:
+def demonstrations(source: ProgramsSource, seed: int) -> Iterator[DrawnExample[Program]]:
     """Yield the demonstrations, a pure function of ``source`` and ``seed``; a wrong one never
     computes what a held-out program computes. Raises ``UserError`` as
     ``Generator.demonstrations`` does."""

@@ -95,9 +95,9 @@ class Peek:
 def peek(source: ReadSource, where: str, *, first: int | None = FIRST_ROWS) -> list[Peek]:
     """Look at each file of ``source``; at none where it is read from the hub.
 
-    ``where``: its dotted path. ``first``: rows that are read and stand for the others; None: all of
-    them. Raises ``UserError`` when a file does not exist, cannot be read, is of no known form, or
-    has no rows.
+    ``where``: its dotted path. ``first``: rows that are read as a sample of the others; None: all
+    of them. Raises ``UserError`` when a file does not exist, cannot be read, is of no known form,
+    or has no rows.
     """
     found = []
     # none for the hub

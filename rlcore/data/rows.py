@@ -1,4 +1,4 @@
-"""The types of a row on its way from a source to the tables."""
+"""The types of a row on its way from a source to the tables: raw, normalised, rejected."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -33,7 +33,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ScreenedRows:
     """Rows of one table that are compared with one another, of the training and validation splits.
 
     ``name``: position -> "<source> row <number>". ``is_train`` [rows]. ``hashes``: reads
@@ -50,7 +50,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The texts at ``positions``, read anew each time that they are iterated; few are held."""
+    """The texts at ``positions``, read again each time that they are iterated; few are held."""
 
     texts: Callable[[np.ndarray], list[str]]
     positions: np.ndarray
@@ -60,7 +60,7 @@ class _Read:
             yield from self.texts(part)
 
 
-def screen(rows: Compared, held: Held, data: DataSection) -> Dropped:
+def screen(rows: ScreenedRows, held: Held, data: DataSection) -> Dropped:
     """Return which rows repeat an earlier one, or what evaluation holds, and why.
 
     Prompts come with those of validation first: of two equal rows theirs is kept. Test rows do not

@@ -63,7 +63,7 @@ def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTabl
 def open_source(
     source: ReadSource, where: str = "data.sources"
 ) -> Iterator[tuple[RawTable, Callable[[], Iterator[dict[str, Any]]]]]:
-    """Yield each table of a source without its rows, and what reads those, anew each time, as they
+    """Yield each table of a source without its rows, and what reads those, again each time, as they
     are asked for. ``where`` and errors: as in ``read_source``."""
     for split, file in _places(source, where):
         yield _table(source, split, file), partial(_rows, source, split, file, where)
@@ -79,7 +79,7 @@ def source_files(source: ReadSource, where: str = "data.sources") -> list[str]:
 
 
 def hub_dataset(source: ReadSource) -> tuple[str, str | None]:
-    """Return the name of the hub's dataset that stands for ``source`` where it names no file, and
+    """Return the name of the hub's dataset that ``source`` means where it names no file, and
     its pinned revision."""
     assert not isinstance(source, FileSource), "has files"
     name = source.name if isinstance(source, HubSource) else source.hub_name
@@ -344,7 +344,7 @@ def data_digests(data: DataSection) -> dict[str, Read]:
 
 def check_unchanged(data: DataSection, reads: Mapping[str, str]) -> None:
     """Raise UserError where the sources are no longer what ``reads``, by role, says: the rows that
-    were read meanwhile are not those that a key stands for."""
+    were read meanwhile are not those that a key names."""
     now = data_digests(data)
     before = {role: read for role, read in reads.items() if role.startswith("data.sources[")}
     changed = [role for role in {**before, **now} if before.get(role) != now.get(role)]

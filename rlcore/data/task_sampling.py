@@ -15,7 +15,7 @@ Task = TypeVar("Task", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Example(Generic[Task]):
+class DrawnExample(Generic[Task]):
     """One question. ``response``: a demonstration, right or not; empty for a prompt."""
 
     task: Task
@@ -35,7 +35,7 @@ class Generator(Generic[Task]):
     draw: Callable[[random.Random, str, str], tuple[Task, str] | None]
     key: Callable[[Task], Hashable]
 
-    def prompts(self, seed: int, sizes: Mapping[str, int]) -> Iterator[Example[Task]]:
+    def prompts(self, seed: int, sizes: Mapping[str, int]) -> Iterator[DrawnExample[Task]]:
         """Yield as many prompts of each subset as ``sizes`` says, each of another task.
 
         Kinds are drawn evenly, and where one is exhausted the others make up for it. Raises
@@ -47,7 +47,7 @@ class Generator(Generic[Task]):
 
     def demonstrations(
         self, seed: int, size: int, respond: Callable[[Task, random.Random], str]
-    ) -> Iterator[Example[Task]]:
+    ) -> Iterator[DrawnExample[Task]]:
         """Yield ``size`` demonstrations of ``train`` tasks, then ``VALIDATION_DEMONSTRATIONS`` of
         ``validation`` tasks, each of another question; ``respond`` writes their responses.
 
@@ -64,9 +64,9 @@ class Generator(Generic[Task]):
         rng: random.Random,
         subset: str,
         size: int,
-        identity: Callable[[Example[Task]], Hashable],
+        identity: Callable[[DrawnExample[Task]], Hashable],
         setting: str,
-    ) -> Iterator[Example[Task]]:
+    ) -> Iterator[DrawnExample[Task]]:
         kinds, seen = list(self.kinds(subset)), set[Hashable]()
         while len(seen) < size:
             if not kinds:
@@ -78,7 +78,7 @@ class Generator(Generic[Task]):
             for _ in range(_TRIES):
                 if (found := self.draw(rng, kind, subset)) is None:
                     continue
-                example = Example(found[0], subset, found[1])
+                example = DrawnExample(found[0], subset, found[1])
                 if (name := identity(example)) not in seen:
                     seen.add(name)
                     yield example

@@ -56,7 +56,7 @@ def is_conversation(text: str) -> bool:
 
 def as_text(value: Any, column: str = "ground_truth", *, padded: bool = False) -> str | None:
     """Return ``value`` as text, None where there is none; ``column`` is named in errors.
-    ``padded``: nulls in objects stand for keys that other rows have (``RawTable``).
+    ``padded``: nulls in objects are keys that only other rows have (``RawTable``).
 
     Raises BadRow for infinity, bytes that are no text, and types that have no text.
     """

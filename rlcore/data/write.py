@@ -1,4 +1,4 @@
-"""Rows and their tokens -> the output tables."""
+"""Columns of the output tables (Prompts, Demonstrations, Rejects) from rows and their tokens."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

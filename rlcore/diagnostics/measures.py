@@ -1,4 +1,5 @@
-"""What several checks measure, and the conditions that explain a problem."""
+"""Quantities that several checks compute from the metrics, and conditions on recipe and metrics
+that explain a problem."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Memory that ran out: what helps in which stage."""
+"""What to say of memory that ran out: which keys of the recipe help in which stage."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

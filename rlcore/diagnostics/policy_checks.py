@@ -1,4 +1,5 @@
-"""Checks of whether policy and critic stay healthy."""
+"""The checks of policy and critic: entropy, KL, clipping, drift from the sampler, lengths of
+answers, validation, value loss. Each is a threshold over metrics, with its remedy."""
 
 from collections.abc import Callable
 from statistics import median
@@ -259,7 +260,7 @@ POLICY_CHECKS = (
             " ended them"
         ),
         remedy=(
-            "read some: where they go on behind their end, write that token into model.stop_tokens"
+            "read some: where they continue behind their end, add that token to model.stop_tokens"
             " or that text into rl.rollout.stop (`--dry-run` lists what ends an answer); else train"
             " on demonstrations that end, or raise rl.rollout.max_new_tokens"
         ),

@@ -1,4 +1,5 @@
-"""Checks of the recipe itself, and of whether there is anything to learn from."""
+"""The checks of a recipe whose keys work against each other, and of rewards: dead, all alike, or
+failing to be computed."""
 
 from rlcore.diagnostics.measures import (
     ACCURACY,

@@ -159,8 +159,8 @@ def a_rerun_has_the_same_bits(it: Subject) -> None:
 def a_row_depends_on_its_own_seed(it: Subject) -> None:
     requests = it.requests()
     first = [row.token_ids for row in it.sample(requests)]
-    turned = [row.token_ids for row in it.sample(requests[::-1])][::-1]
-    _mostly_same(turned, first, "rows in another order")
+    reordered = [row.token_ids for row in it.sample(requests[::-1])][::-1]
+    _mostly_same(reordered, first, "rows in another order")
     alone = [it.sample([request])[0].token_ids for request in requests[:4]]
     _mostly_same(alone, first[:4], "a row without the others")
     one = [replace(requests[0], key=f"e{seed}/0", seed=seed) for seed in range(8)]
@@ -174,7 +174,7 @@ def a_stop_token_ends_its_row(it: Subject) -> None:
     rows = it.sample(requests, replace(SAMPLED, stop_token_ids=stops))
     for row in rows:
         inside, last = row.token_ids[:-1], row.token_ids[-1]
-        _expect(not set(inside) & set(stops), "a row goes on behind a stop token")
+        _expect(not set(inside) & set(stops), "a row continues behind a stop token")
         stopped = last in stops
         reason = FinishReason.STOP if stopped else FinishReason.LENGTH
         _expect(row.finish_reason == reason, f"{row.finish_reason} of a row that ended by {reason}")

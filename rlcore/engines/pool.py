@@ -1,4 +1,5 @@
-"""All rollout engines of a run as one sampler, and a model directory loaded into them."""
+"""All rollout engines of a run as one sampler: prompts are shared out, weights loaded into all,
+answers put back in order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,5 +1,5 @@
 """The rollout engines by name: those registered here, the user's own, and which one
-``hardware.rollout.engine: auto`` stands for.
+``hardware.rollout.engine: auto`` means.
 
 It looks at no clock and at nothing that is installed: engines draw by different random numbers, and
 a rerun must draw the same.
@@ -43,9 +43,9 @@ def choose(hardware: HardwareSection, device: str, parameters: int) -> Choice:
     return Choice("transformers", f"auto: {parameters:,} parameters are fewer than {border}")
 
 
-def going_on(hardware: HardwareSection, choice: Choice, recorded: str | None) -> Choice:
-    """Return the engine with which what ``recorded`` has begun goes on: that one, unless the recipe
-    names its own.
+def resumed_choice(hardware: HardwareSection, choice: Choice, recorded: str | None) -> Choice:
+    """Return the engine with which what ``recorded`` has begun continues: that one, unless the
+    recipe names its own.
 
     Raises UserError where that is vLLM and everything is to share a process.
     """
@@ -54,8 +54,8 @@ def going_on(hardware: HardwareSection, choice: Choice, recorded: str | None) ->
     if hardware.cluster == "in_process" and recorded == "vllm":
         raise UserError(
             f"{WHERE} = '{AUTO}': this run began with '{recorded}', which cannot share a process"
-            f" with the learner; set hardware.cluster to 'ray', or {WHERE} to 'transformers' to go"
-            " on with other random numbers"
+            f" with the learner; set hardware.cluster to 'ray', or {WHERE} to 'transformers' to"
+            " continue with other random numbers"
         )
     return Choice(recorded, "auto: what this run has sampled so far is by it")
 

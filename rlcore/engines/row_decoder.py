@@ -24,7 +24,7 @@ from rlcore.cluster.progress import advance
 from rlcore.engines.shared_prompts import BLOCK, KeptLayer, Slots, States
 from rlcore.models.tree_mask import takes_masks
 
-PREFILL_TOKENS = 4096  # of one pass, padding included; a longer prompt has a pass of its own
+PREFILL_TOKENS = 4096  # of one pass, padding included; a longer prompt has its own pass
 GROUPED = "sdpa_grouped"
 
 
@@ -59,7 +59,7 @@ AttentionMaskInterface.register(GROUPED, sdpa_mask)
 
 
 class SharedRows:
-    """``Rows`` of a model that ``may_share_prompts``: the keys of equal prompts are kept once.
+    """``DecoderRows`` of a model that ``may_share_prompts``: equal prompts have their keys once.
 
     What the rows attend to is ``slots`` and ``hidden``, bool [blocks, 1, T]: the padding of the
     prompts, None where there is none.
@@ -182,7 +182,7 @@ class _Layer(DynamicLayer):
 
 class CachedRows:
     """Rows that a transformers model continues, each with the keys of its prompt: of any model, by
-    its own attention; see ``Rows``."""
+    its own attention; see ``DecoderRows``."""
 
     def __init__(
         self,
@@ -193,8 +193,8 @@ class CachedRows:
         most: int,
     ) -> None:
         """``passes``: keys and values of each layer, per pass over prompts. ``prompt_of``: the
-        prompt of each row, int64 [B] on CPU, without gaps or turns; ``lengths``: of each prompt, in
-        tokens, the longest first; ``most``: tokens that will follow."""
+        prompt of each row, int64 [B] on CPU, ascending without gaps; ``lengths``: of each prompt,
+        in tokens, the longest first; ``most``: tokens that will follow."""
         self._model, self._end = model, lengths[0]
         counts = prompt_of.bincount().split([states[0][0].shape[0] for states in passes])
         shares = [each.to(model.device) for each in counts]
@@ -232,7 +232,7 @@ class CachedRows:
         self._visible = self._visible[there]
 
 
-class Rows(Protocol):
+class DecoderRows(Protocol):
     """Rows that a model continues, each from the keys of its prompt."""
 
     def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -277,7 +277,7 @@ class RowDecoder:
             passes.append(states)
             logits.append(logits_BV)
         self.logits = torch.cat(logits)[prompt_of.to(self._device)]
-        self._rows: Rows
+        self._rows: DecoderRows
         if shared:
             self._rows = SharedRows(model, passes, prompt_of, lengths, min(most, BLOCK))
         else:

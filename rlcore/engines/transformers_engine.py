@@ -354,7 +354,7 @@ def _generations(columns: list[_Column], rows: int, stamp: WeightStamp) -> list[
 
 
 def _uniforms(requests: list[TurnRequest], sampling: Sampling) -> torch.Tensor:
-    """Return float64 [B, longest budget] in [0, 1): row i drawn by a generator of its own seed.
+    """Return float64 [B, longest budget] in [0, 1): row i drawn by a generator with its own seed.
 
     Drawn on CPU and always for the whole budget, so a row's stream is the same on every device and
     in every batch. Zeros when greedy.

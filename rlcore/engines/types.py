@@ -1,4 +1,5 @@
-"""The inputs and outputs of every rollout engine. Imports nothing heavy.
+"""The protocol of a rollout engine and what passes through it: requests, sampled tokens, settings.
+Imports nothing heavy.
 
 Producers: ``vllm_engine.VllmEngine``, ``transformers_engine.TransformersEngine``.
 Consumers: the rollout phase, evaluation, the sync phase.
@@ -156,12 +157,13 @@ class RolloutEngine(Protocol):
     def advance(
         self, requests: Sequence[TurnRequest], sampling: Sampling, wait_s: float
     ) -> list[tuple[str, Generation]]:
-        """Take up ``requests``, go on with all that are under way, and return (key, continuation)
-        of those that have finished.
+        """Take up ``requests``, continue with all that are under way, and return (key,
+        continuation) of those that have finished.
 
-        Returns after about ``wait_s`` seconds, or as soon as nothing is under way; the others go on
-        in the next call. All calls of a rollout have one ``sampling``. An engine that cannot leave
-        a batch returns once its requests have finished. Raises ``UserError`` as ``generate`` does.
+        Returns after about ``wait_s`` seconds, or as soon as nothing is under way; the others
+        continue in the next call. All calls of a rollout have one ``sampling``. An engine that
+        cannot leave a batch returns once its requests have finished. Raises ``UserError`` as
+        ``generate`` does.
         """
         ...
 

@@ -1,7 +1,7 @@
 """The vLLM rollout engine: one in-process ``LLM`` per actor, the same code on CPU and GPU.
 
-vLLM patches process globals (thread counts, memory binding), so an engine lives in a process of its
-own, started with ``engine_env(spec)`` in its environment before torch or vllm is imported. This
+vLLM patches process globals (thread counts, memory binding), so an engine lives in a separate
+process, started with ``engine_env(spec)`` in its environment before torch or vllm is imported. This
 module imports vllm only when an engine is built.
 """
 
@@ -98,7 +98,7 @@ class VllmEngine:
         self._llm.llm_engine.step = _counted(self._llm.llm_engine.step)
         self._closed = False
         self._strings = StopStrings(spec.model_dir)
-        self._under_way: set[str] = set()  # keys of the requests that ``advance`` goes on with
+        self._under_way: set[str] = set()  # keys of the requests that ``advance`` continues with
         self._prompt_tokens = self._cached_tokens = 0
         self._vocab_size = self._llm.model_config.get_vocab_size()
         self._stamp: WeightStamp | None = UNVERIFIED
@@ -113,7 +113,7 @@ class VllmEngine:
     def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
         """Return one continuation per request, in order; see ``RolloutEngine.generate``."""
         if sampling.stop:  # an answer is looked at after each token
-            assert not self._under_way, "the requests of advance would go on among these"
+            assert not self._under_way, "the requests of advance would continue among these"
             done = dict(self.advance(requests, sampling, math.inf))
             return [done[request.key] for request in requests]
         check_requests(requests, self._spec.max_model_len, self._vocab_size)

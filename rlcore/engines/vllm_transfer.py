@@ -160,7 +160,7 @@ def refresh_heads(model: torch.nn.Module) -> None:
     """Repack every LM head from its current weight.
 
     On CPU a linear layer multiplies by a packed copy of its weight. A tied head shares the
-    embedding's parameter, so the reload processes the embedding only and the head would go on
+    embedding's parameter, so the reload processes the embedding only and the head would continue
     multiplying by the OLD copy, silently. Elsewhere this does nothing.
     """
     for module in model.modules():

@@ -56,6 +56,7 @@ def verify_handed(handed: Mapping[str, str], sent: Mapping[str, str]) -> str:
             f"{len(lost)} of {len(sent)} tensors never reached the model's loader: {_named(lost)};"
             " rerun the flow to sync afresh"
         )
+    # Also a tensor that nobody sent: for it ``sent`` has no digest.
     wrong = {name for name in handed if handed[name] != sent.get(name)}
     if wrong:
         raise WeightSyncError(

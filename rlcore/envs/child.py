@@ -118,6 +118,7 @@ async def _again(kind: Builder, past: list[Any], timeout_s: float) -> Episode:
     episode = kind.build()
     for do, said in past:
         async with asyncio.timeout(timeout_s):
+            # Through JSON, as the answer that it is compared with has come.
             now = json.loads(json.dumps(plain(await _one(episode, do))))
         if now != said:
             raise NotRepeatable(

@@ -2,7 +2,7 @@
 
 One server runs per environment process, over its standard input and output, and is ended with it.
 All episodes of the process share its session, so that a tool's answer must depend on its arguments
-alone; one that keeps something per episode needs a class of its own (``rlcore.envs.types``).
+alone; one that keeps something per episode needs its own class (``rlcore.envs.types``).
 A server that ends takes its process with it: the calls under way are made again by the next one.
 """
 
@@ -86,7 +86,7 @@ class McpKind:
     def demonstration(self, seed: int) -> list[dict[str, str]]:
         """Raise UserError: a server makes no examples."""
         raise UserError(
-            "data.sources: an MCP server has neither prompts nor demonstrations of its own; use"
+            "data.sources: an MCP server has neither prompts nor demonstrations; use"
             " sources that have them"
         )
 

@@ -80,6 +80,7 @@ class EnvironmentProcess:
             answers += arrived
             if not arrived and (len(answers) >= least or time.monotonic() >= until):
                 break
+        # A thread cannot be ended and the child can: once nothing else is under way in it.
         if self._is_late and not self._flights:
             self.close()
             self._forget_child()
@@ -154,7 +155,9 @@ class EnvironmentProcess:
         replayed = 0
         if not known.is_held:
             message["past"] = known.past
+            # The child does again what happened and checks each answer; the policy is not asked.
             known.is_held, replayed = True, len(known.past)
+        # Each call that is done again may take as long as one.
         flight.due = time.monotonic() + self._section.timeout_s * (1 + replayed) + _GRACE_S
         self._flights[self._number] = flight
         with suppress(ChildEnded):  # found when its answer is read
@@ -178,6 +181,7 @@ class EnvironmentProcess:
     def _answered(self, flight: _Flight, said: Mapping[str, Any]) -> list[Answer]:
         known = self._known[flight.call.episode]
         if "said" in said:
+            # Only what was answered has happened; a call that failed or was late is not done again.
             known.past.append((flight.do, said["said"]))
             return [_answer(flight.call, said["said"])]
         known.is_held = False
@@ -227,6 +231,7 @@ class EnvironmentProcess:
     def _try_alone(self, flights: Sequence[_Flight]) -> None:
         for flight in flights:
             flight.is_alone = True
+        # In front and in order: they are older than all that waits.
         self._waiting.extendleft(reversed(flights))
 
     def _forget_child(self) -> list[_Flight]:
@@ -240,7 +245,7 @@ class EnvironmentProcess:
 
 
 def describe(section: EnvironmentSection) -> Description:
-    """Return what the environment of ``section`` says of its class, from a process of its own.
+    """Return what the environment of ``section`` says of its class, from a separate process.
 
     Raises UserError as ``EnvironmentProcess`` does.
     """

@@ -1,7 +1,7 @@
 """Environments by name, each built for one episode, and the code that a recipe's environment is.
 
 A name is one of ``BUILTIN``, or ``package.module:Class`` or ``path/to/file.py:Class`` for yours
-(``types`` says what it needs); ``mcp`` has a module of its own. To add one: its module in this
+(``types`` says what it needs); ``mcp`` has its own module. To add one: its module in this
 package, its entry in ``BUILTIN``, its name in ``schemas.environment``.
 """
 

@@ -174,7 +174,7 @@ def accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[st
 
 
 async def result_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return the result of ``function``, in a thread of its own unless it is ``async``."""
+    """Return the result of ``function``, in a separate thread unless it is ``async``."""
     import asyncio
 
     if inspect.iscoroutinefunction(function):

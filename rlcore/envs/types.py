@@ -1,6 +1,6 @@
 """What an environment is, and what passes between it and an episode.
 
-An environment of your own is either of these, named in ``environment.name``:
+Your own environment is either of these, named in ``environment.name``:
 
 - a class with ``reset(row, seed)`` and ``step(text)``, plain or ``async``: a game, a simulator;
 - a class whose other public methods are tools, typed and documented, as TRL's

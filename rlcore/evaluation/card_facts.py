@@ -61,7 +61,7 @@ answer = answer[: min([answer.find(stop) for stop in {stop!r} if stop in answer]
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class CardExample:
     """A prompt of the evaluation and the greedy answer to it, of at most ``max_new_tokens`` and up
     to a text of ``stop``."""
 
@@ -78,7 +78,7 @@ def choose_example(
     checkpoint: str,
     max_new_tokens: int,
     stop: tuple[str, ...] = (),
-) -> Example | None:
+) -> CardExample | None:
     """Return the shortest prompt (Prompts) that ``checkpoint`` answered (Completions) greedily.
 
     Where some answers are right, it is the shortest of their prompts. None where there is none: all
@@ -96,13 +96,13 @@ def choose_example(
         return None
     first = order.row(0, named=True)
     (messages,) = prompts.filter(pl.col("uid") == first["uid"])["prompt"].to_list()
-    return Example(messages, first["response"], max_new_tokens, stop)
+    return CardExample(messages, first["response"], max_new_tokens, stop)
 
 
-def render_snippet(example: Example, *, trust_remote_code: bool = False) -> str:
+def render_snippet(example: CardExample, *, trust_remote_code: bool = False) -> str:
     """Return Python that answers ``example`` from within the exported directory.
 
-    Text of the prompt stands in it as Python literals, each on one line: it can neither end the
+    Text of the prompt is in it as Python literals, each on one line: it can neither end the
     card's code block nor become code.
     """
     return _SNIPPET.format(

@@ -1,4 +1,5 @@
-"""The export: a Hugging Face directory with a model card, published atomically."""
+"""The export as an artifact: the verified model directory and its model card, published
+atomically."""
 
 import json
 import shutil

@@ -62,7 +62,7 @@ def export_license(
 def license_inputs(recipe: Recipe) -> dict[str, Read]:
     """Return what ``export_license`` reads from a base model's directory, for the stage's key.
 
-    The card of a hub model counts by the model's commit, which the base model's content stands for.
+    The card of a hub model counts by the model's commit, which the base model's content identifies.
     """
     path = recipe.model.path
     if recipe.export.license is not None or path is None or not Path(path).expanduser().is_dir():

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.models.files import CODE_FILES, TOKENIZER_FILES, read_config, with_dtype
-from rlcore.models.stop_tokens import GENERATION, Stops, settle_sampling, stops_of
+from rlcore.models.stop_tokens import (
+    GENERATION,
+    Stops,
+    make_sampling_consistent,
+    stops_of,
+)
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.models.weight_digest import state_digest
 from rlcore.models.weight_names import file_state
@@ -175,7 +180,7 @@ def _save(model: "PreTrainedModel", target: Path, stops: Stops, shard_size: str)
     else its base has there stays, also what ``save_pretrained`` of transformers would refuse."""
     generation = model.generation_config
     if generation is not None:
-        settle_sampling(generation)
+        make_sampling_consistent(generation)
         generation.eos_token_id = stops.added_to(generation.eos_token_id)
         model.generation_config = type(generation)()
     model.save_pretrained(target, max_shard_size=shard_size)

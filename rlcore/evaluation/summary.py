@@ -46,7 +46,7 @@ ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class GroupMetric:
     """One metric of one group of prompts: a value per question that it is computed from."""
 
     metric: str
@@ -89,7 +89,7 @@ def summarize(drawn: pl.DataFrame, section: EvaluateSection, seed: int) -> pl.Da
     return pl.DataFrame(rows)
 
 
-def _figures(group: pl.DataFrame, section: EvaluateSection) -> Iterator[Figure]:
+def _figures(group: pl.DataFrame, section: EvaluateSection) -> Iterator[GroupMetric]:
     """Yield the figures that at least one prompt qualifies for."""
     for mode in group["mode"].unique(maintain_order=True):
         completions = group.filter(pl.col("mode") == mode).sort("uid", "sample")
@@ -104,10 +104,10 @@ def _figures(group: pl.DataFrame, section: EvaluateSection) -> Iterator[Figure]:
         yield from (figure for figure in figures if len(figure.values))
 
 
-def _greedy(with_verdict: pl.DataFrame) -> Figure:
+def _greedy(with_verdict: pl.DataFrame) -> GroupMetric:
     right = with_verdict["correct"].to_numpy().astype(float)
     values = _per_question(right, with_verdict["question"])
-    return Figure("greedy/acc", values, True, with_verdict.height)
+    return GroupMetric("greedy/acc", values, True, with_verdict.height)
 
 
 def _per_question(values: np.ndarray, questions: pl.Series) -> np.ndarray:
@@ -117,7 +117,7 @@ def _per_question(values: np.ndarray, questions: pl.Series) -> np.ndarray:
     return means["value"].to_numpy()
 
 
-def _accuracies(with_verdict: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[Figure]:
+def _accuracies(with_verdict: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[GroupMetric]:
     """Return avg@n, pass@k and maj@n over prompts with enough samples that have a verdict."""
     prompts = with_verdict.group_by("uid", maintain_order=True).agg(
         "correct", "answer", pl.col("question").first()
@@ -144,10 +144,10 @@ def _accuracies(with_verdict: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> 
             )
         )
     majorities = _per_question(np.array(winners, dtype=float), asked_P)
-    return [*figures, Figure(f"sampled/maj@{n}", majorities, True, with_verdict.height)]
+    return [*figures, GroupMetric(f"sampled/maj@{n}", majorities, True, with_verdict.height)]
 
 
-def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[Figure]:
+def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[GroupMetric]:
     """Return score, length, truncation and failures, one value per question."""
     scored = completions.filter(pl.col("score").is_not_null())
     share = mode == "greedy"
@@ -175,7 +175,9 @@ def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[Fig
         means = rows.group_by("question", maintain_order=True).agg(
             expression.cast(pl.Float64).mean().alias("value")
         )
-        figures.append(Figure(f"{mode}/{name}", means["value"].to_numpy(), is_share, rows.height))
+        figures.append(
+            GroupMetric(f"{mode}/{name}", means["value"].to_numpy(), is_share, rows.height)
+        )
     return figures
 
 
@@ -192,7 +194,7 @@ def _over(
     asked_P: pl.Series,
     estimator: Callable[[list[bool]], float],
     is_share: bool = False,
-) -> Figure:
+) -> GroupMetric:
     values = np.array([estimator(correct) for correct in correct_P], dtype=float)
     values = _per_question(values, asked_P)
-    return Figure(metric, values, is_share, sum(len(correct) for correct in correct_P))
+    return GroupMetric(metric, values, is_share, sum(len(correct) for correct in correct_P))

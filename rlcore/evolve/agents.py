@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Sampling
-from rlcore.evolve.prompts import Prompts, Row
+from rlcore.evolve.prompts import AgentPrompts, Row
 from rlcore.rewards.boxed import last_boxed
 from rlcore.rollout.episodes import Engines, Episodes, collect, in_order
 from rlcore.rollout.trajectories import Request, Trajectory
@@ -19,7 +19,7 @@ _BOX = "\\boxed"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifierVerdict:
     """What a verifier says of a solution: its ``report``, and ``accepts`` 0 or 1."""
 
     report: str
@@ -46,16 +46,16 @@ def answer_in(text: str, form: str, reason: FinishReason) -> str | None:
     return answer.strip() or None
 
 
-def verdict_in(text: str) -> Verdict | None:
+def verdict_in(text: str) -> VerifierVerdict | None:
     r"""Return the verdict of a verifier's ``text``: its last ``\boxed{0}`` or ``\boxed{1}``, and
     the report before it.
 
     >>> verdict_in("The sum is wrong. \\boxed{0}")
-    Verdict(report='The sum is wrong.', accepts=0)
+    VerifierVerdict(report='The sum is wrong.', accepts=0)
     """
     report, box, rest = text.rpartition(_BOX)
     value = last_boxed(box + rest) if box else None
-    return Verdict(report.strip(), int(value)) if value in ("0", "1") else None
+    return VerifierVerdict(report.strip(), int(value)) if value in ("0", "1") else None
 
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Agents:
     engines: Engines
     tokenizer: Any
     stop_ids: tuple[int, ...]
-    prompts: Prompts
+    prompts: AgentPrompts
     episodes: Episodes | None = None
 
     def answers(self, asks: Sequence[Ask]) -> list[Reply[str]]:
@@ -119,10 +119,10 @@ class Agents:
             )
         return replies
 
-    def verdicts(self, asks: Sequence[Ask]) -> list[Reply[Verdict]]:
+    def verdicts(self, asks: Sequence[Ask]) -> list[Reply[VerifierVerdict]]:
         """Return a verifier's reply to each of ``asks``."""
 
-        def read(trajectory: Trajectory) -> Verdict | None:
+        def read(trajectory: Trajectory) -> VerifierVerdict | None:
             return None if _failed(trajectory) else verdict_in(trajectory.text)
 
         sampling = self._sampling(self.section.verifier_temperature)

@@ -134,7 +134,7 @@ def scored_text(section: EvolveSection, answer: str) -> str:
 
 
 @dataclass(frozen=True)
-class Prompts:
+class AgentPrompts:
     """Prompts of both agents in the tokens of one model.
 
     ``max_tokens``: of a prompt with all turns; each prompt leaves room for one turn. ``tools``:

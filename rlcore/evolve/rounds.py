@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.evolve.agents import INDEPENDENT, POLICY, VERIFIER, Agents, Ask, Reply, Verdict
+from rlcore.evolve.agents import INDEPENDENT, POLICY, VERIFIER, Agents, Ask, Reply, VerifierVerdict
 from rlcore.evolve.prompts import Entry, Row, best, report_of, vote
 from rlcore.rewards.types import prompt_text
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -142,7 +142,7 @@ def _answer(number: int, ask: Ask, shown: Sequence[Entry], reply: Reply[str]) ->
     }
 
 
-def _verdict(number: int, ask: Ask, reply: Reply[Verdict]) -> dict[str, Any]:
+def _verdict(number: int, ask: Ask, reply: Reply[VerifierVerdict]) -> dict[str, Any]:
     verdict = reply.value
     return {
         "uid": ask.row["uid"],
@@ -186,7 +186,7 @@ class Evolution:
 
     def round(self, number: int) -> ArtifactRef:
         """Return round ``number``, played with the memory of the rounds before it unless it
-        stands, and after the same round."""
+        is stored, and after the same round."""
         assert number == len(self.rounds) + 1, "a round comes after the one before it"
         last = self.parents.get(f"round-{number - 1:03d}")
         ref = self._find(ROUNDS, number)
@@ -205,7 +205,8 @@ class Evolution:
         return ref
 
     def sample(self, number: int) -> ArtifactRef:
-        """Return the ``number``-th independent sample of every problem, drawn unless it stands."""
+        """Return the ``number``-th independent sample of every problem, drawn unless it is
+        stored."""
         assert number == len(self.samples) + 1, "a sample comes after the one before it"
         ref = self._find(SAMPLES, number)
         if ref is None:

@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.statistics import avg_at_k, majority
-from rlcore.evaluation.summary import ALL, Figure
+from rlcore.evaluation.summary import ALL, GroupMetric
 from rlcore.evolve.prompts import best, scored_text, vote
 from rlcore.evolve.rounds import Round, remembered, votes_of
 from rlcore.rewards.types import Reward, RewardRow
@@ -74,7 +74,7 @@ def score_answers(
         raise UserError(
             f"the reward functions say of none of {len(rewards)} answers whether it is right; add"
             " one that does to reward.functions, of weight 0 if it is for that alone: the rounds"
-            " stand, and are scored again"
+            " are kept, and are scored again"
         )
     votes = _votes(rounds)
     chosen = {(uid, best(entries, 1)[0].round) for uid, entries in remembered(rounds).items()}
@@ -130,7 +130,7 @@ def figures(scores: pl.DataFrame, seed: int) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def _figures(group: pl.DataFrame) -> Iterator[Figure]:
+def _figures(group: pl.DataFrame) -> Iterator[GroupMetric]:
     rounds = group.filter(pl.col("mode") == ROUND).sort("round")
     for (number,), one in rounds.group_by("round", maintain_order=True):
         checked = one.filter(pl.col("correct").is_not_null())
@@ -150,7 +150,7 @@ def _figures(group: pl.DataFrame) -> Iterator[Figure]:
     yield from _of_independent(group.filter(pl.col("mode") == INDEPENDENT).sort("round"))
 
 
-def _of_independent(drawn: pl.DataFrame) -> Iterator[Figure]:
+def _of_independent(drawn: pl.DataFrame) -> Iterator[GroupMetric]:
     count = drawn["round"].n_unique()
     checked = drawn.filter(pl.col("correct").is_not_null())
     grouped = checked.group_by("uid", maintain_order=True).agg("correct", "answer")
@@ -161,7 +161,7 @@ def _of_independent(drawn: pl.DataFrame) -> Iterator[Figure]:
     samples = checked.height
     yield _share(f"independent/maj@{count}", pl.Series(won, dtype=pl.Boolean), samples)
     means = np.array([avg_at_k(correct) for correct, _ in prompts], dtype=float)
-    yield Figure(f"independent/avg@{count}", means, False, samples)
+    yield GroupMetric(f"independent/avg@{count}", means, False, samples)
     yield _share(f"independent/pass@{count}", _any_right(drawn), samples)
 
 
@@ -173,9 +173,9 @@ def _any_right(rows: pl.DataFrame) -> pl.Series:
     return grouped.agg(pl.col("correct").any(ignore_nulls=False))["correct"].drop_nulls()
 
 
-def _share(metric: str, values: pl.Series, samples: int | None = None) -> Figure:
+def _share(metric: str, values: pl.Series, samples: int | None = None) -> GroupMetric:
     array = values.to_numpy().astype(float)
-    return Figure(metric, array, True, len(array) if samples is None else samples)
+    return GroupMetric(metric, array, True, len(array) if samples is None else samples)
 
 
 def _reward_row(

@@ -13,7 +13,7 @@ from rlcore.data.prepare import prepare
 from rlcore.engines.pool import load_model_directory
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evolve.agents import Agents
-from rlcore.evolve.prompts import Prompts, Row, problems_of
+from rlcore.evolve.prompts import AgentPrompts, Row, problems_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.truths import check_covered
 from rlcore.rewards.types import Reward, RewardRow
@@ -109,7 +109,7 @@ class Session:
         )
 
     def score(self, rows: list[RewardRow]) -> list[Reward]:
-        """Score by the recipe's reward functions; those that a model or an environment stands for
+        """Score by the recipe's reward functions; those that a model or an environment computes
         check no answer."""
         return self._workers.rule_rewards().score(rows)
 
@@ -124,7 +124,9 @@ class Session:
         )
 
     @cached_property
-    def _asked(self) -> Prompts:
+    def _asked(self) -> AgentPrompts:
         environments = self._workers.environments()
         tools = () if environments is None else environments.tools
-        return Prompts(self._recipe.evolve, self._tokenizer, self._recipe.model.max_tokens, tools)
+        return AgentPrompts(
+            self._recipe.evolve, self._tokenizer, self._recipe.model.max_tokens, tools
+        )

@@ -15,7 +15,7 @@ import torch
 
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
 from rlcore.learner.model import load_model
-from rlcore.learner.packing_check import settle_attention, worst
+from rlcore.learner.packing_check import resolve_attention, worst
 from rlcore.learner.passes import Accumulated, Passes, StepReport, accumulate, apply, over_steps
 from rlcore.learner.spec import (
     LearnerSpec,
@@ -51,7 +51,7 @@ class Learner:
         model = load_model(spec, self.device)
         self._architecture = type(model.lm).__name__
         cost = training_cost(model.lm)  # before ZeRO-3 splits the weights
-        spec, packing = settle_attention(model, spec, self.device)
+        spec, packing = resolve_attention(model, spec, self.device)
         self.spec = spec
         self._trained = (
             TrainEngine(
@@ -152,6 +152,7 @@ class Learner:
             return None
         held = self._held_for(request)
         if held is None:
+            # Summed once: a repeated request finds the gradients, and must not add to them.
             held = accumulate(self._training(), self._passes, self._passes.plan(terms))
             self._held = (request.version, request.batch_digest, held)
         cuts = np.cumsum(terms[0].sequences.lengths)[:-1]
@@ -166,15 +167,18 @@ class Learner:
         every update after one that failed between steps, until ``load``. After ``accumulate`` it is
         enough to send ``request.without_terms()``.
         """
+        # A caller that lost the answer asks again; the weights must not be stepped twice.
         if (recorded := self._versions.recorded(request)) is not None:
             return recorded
         began, mini_batches, old_logprobs = perf_counter(), request.mini_batches, []
         if request.own_logprobs:
+            # All before the first step, which changes the weights that the batch was sampled from.
             old_logprobs = [self._rescored(terms) for terms in mini_batches]
             mini_batches = [
                 [_measured_against(old, terms[0]), *terms[1:]]
                 for old, terms in zip(old_logprobs, mini_batches, strict=True)
             ]
+        # Given up in any case: after a step that fails, ``load`` must not find gradients.
         held, self._held = self._held_for(request), None
         with self._versions.stepping():
             if held is not None:
@@ -264,6 +268,7 @@ class Learner:
         return self._apply(accumulate(self._training(), self._passes, self._passes.plan(terms)), lr)
 
     def _apply(self, accumulated: Accumulated, lr: float) -> StepReport:
+        # Before the step: one that fails half-way leaves other weights, too.
         self._weights.changed()
         return apply(self._training(), accumulated, lr)
 
@@ -283,7 +288,7 @@ class Learner:
         if self._held is not None:
             raise VersionConflict(
                 f"the learner holds the gradients of another batch of version {self._held[0]}, and"
-                " has not applied them; update with that batch, or build the learner anew"
+                " has not applied them; update with that batch, or build the learner again"
             )
 
     def _rescored(self, terms: Sequence[Term]) -> np.ndarray:
@@ -292,7 +297,7 @@ class Learner:
 
 
 def _measured_against(old_logprobs: np.ndarray, term: Term) -> Term:
-    """``term`` with ``old_logprobs`` [tokens of its sequences] in place of its own."""
+    """``term`` with ``old_logprobs`` [tokens of its sequences] in place of those it has."""
     sequences = term.sequences
     rows = np.split(old_logprobs, np.cumsum(sequences.lengths)[:-1]) if len(sequences) else []
     per_token = {**sequences.per_token, "old_logprobs": rows}

@@ -31,7 +31,7 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
     Dropout is 0 everywhere: in modules, and in the configuration that attention code reads.
     Raises ``UserError`` for an architecture that changes the logits after the head or has no plain
     score head, and for flash attention on CPU or where its package does not import. "auto" and
-    "sdpa_blocks" load with sdpa (``plain_attention``), which ``settle_attention`` may change.
+    "sdpa_blocks" load with sdpa (``plain_attention``), which ``resolve_attention`` may change.
     """
     from transformers.utils.logging import disable_progress_bar
 

@@ -83,7 +83,7 @@ class PackingCheck:
         )
 
 
-def settle_attention(
+def resolve_attention(
     model: TokenModel, spec: LearnerSpec, device: str
 ) -> tuple[LearnerSpec, PackingCheck]:
     """Return ``spec`` with the attention that ``model`` computes with, and the effect of packing.
@@ -125,7 +125,7 @@ def _tried(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck | 
         _attend_with(model, spec.attn_implementation)
         packing = check_packing(model, spec, device)
         ours = [outputs_alone(each, device) for each in _models(model)]
-    except UserError:  # of the check: with sdpa each row is a batch entry of its own
+    except UserError:  # of the check: with sdpa each row is a separate batch entry
         return "documents change with what lies in other rows"
     except (ImportError, RuntimeError, ValueError) as error:
         # flash-attn knows few architectures and head sizes; sdpa nearly all
@@ -228,7 +228,7 @@ def _scale(model: TokenModel, alone: np.ndarray) -> float:
 
 
 def outputs_alone(model: TokenModel, device: str) -> np.ndarray:
-    """Return [tokens] float64: the outputs of the documents, each in a pass of its own."""
+    """Return [tokens] float64: the outputs of the documents, each in a separate pass."""
     documents = _documents(model)
     return np.concatenate([_read(model, [ids], device, 1, one_per_row=True) for ids in documents])
 

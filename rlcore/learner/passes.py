@@ -191,6 +191,7 @@ class Passes:
             for batch in self._in_lockstep(batches):
                 found = read(batch)
                 advance()
+                # An idle pass has a target as well, which belongs to no sequence.
                 if batch.num_tokens:
                     for row, values in zip(flat, found, strict=True):
                         row[batch.sources] = values.float().cpu().numpy()
@@ -236,6 +237,7 @@ def over_steps(reports: Sequence[StepReport]) -> StepReport:
 
 
 def _combine(parts: Sequence[dict[str, float]], how) -> dict[str, float]:
+    # A rank without work reports no means, so names differ between ranks.
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: float(how([part[name] for part in parts if name in part])) for name in names}
 
@@ -272,9 +274,13 @@ def accumulate(engine: TrainEngine, passes: Passes, plan: StepPlan) -> Accumulat
     outputs: list[TokenOutputs] = []
     work = [(term, batch) for term in plan.terms for batch in term.batches]
     for index in range(plan.num_passes):
+        # Gradients are summed here and reduced over the ranks once. The losses are divided by
+        # global counts, so the sum is the gradient of the whole step, however it is cut.
         engine.begin_pass(last=index == plan.num_passes - 1)
         if index < len(work):
             found, loss, metrics = _loss(passes, *work[index])
+            # ``work`` begins with the first term's batches; only of these scores are asked
+            # (``scores``).
             if index < len(plan.terms[0].batches):
                 outputs.append(
                     TokenOutputs(logprobs=found.logprobs.detach(), entropy=found.entropy.detach())
@@ -320,6 +326,7 @@ def apply(engine: TrainEngine, accumulated: Accumulated, lr: float) -> StepRepor
     report.means.update({f"{prefix}/grad_norm": outcome.grad_norm, f"{prefix}/lr": lr})
     report.counts.update(
         {
+            # A step is skipped for a norm that is not finite, and changes nothing.
             f"{prefix}/skipped_steps": float(not outcome.applied),
             f"{prefix}/zero_gradient_steps": float(outcome.grad_norm == 0.0),
         }

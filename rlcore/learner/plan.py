@@ -65,7 +65,7 @@ def require_distinct_names(terms: Sequence[Term]) -> None:
     if len(set(names)) < max(1, len(names)):
         raise UserError(
             f"a step has the terms {', '.join(names) or '(none)'}; give it at least one, each with"
-            " a name of its own"
+            " its own name"
         )
 
 
@@ -83,9 +83,10 @@ def plan_step(
     offers = [_offer(term, pack_rows) for term in terms]
     shares_RT = exchange([offer.share for offer in offers])
     plans = [
-        _settle(term, offer, [shares[index] for shares in shares_RT])
+        _plan_term(term, offer, [shares[index] for shares in shares_RT])
         for index, (term, offer) in enumerate(zip(terms, offers, strict=True))
     ]
+    # Passes are collective: a rank with fewer adds idle ones, or the others would wait for it.
     num_passes = max(sum(share.num_passes for share in shares) for shares in shares_RT)
     return StepPlan(plans, max(1, num_passes))
 
@@ -98,6 +99,7 @@ def _offer(term: Term, pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]]
     """
     sequences, objective = term.sequences, term.objective
     lengths = sequences.target_lengths(objective.targets)
+    # Before rows are left out: one of advantage 0 has no gradient and is in the mean all the same.
     totals = Totals.of(lengths, sequences.groups)
     try:
         fields = _flat_fields(sequences, objective.fields)
@@ -114,8 +116,8 @@ def _offer(term: Term, pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]]
     return Offer(Share(totals, scored, len(batches), None), batches, fields, squared)
 
 
-def _settle(term: Term, offer: Offer, shares: Sequence[Share]) -> TermPlan:
-    """Turn all ranks' shares of ``term`` into this rank's plan."""
+def _plan_term(term: Term, offer: Offer, shares: Sequence[Share]) -> TermPlan:
+    """Return this rank's plan of ``term``, made of all ranks' shares."""
     for share in shares:
         if share.error is not None:
             raise UserError(share.error)
@@ -123,6 +125,7 @@ def _settle(term: Term, offer: Offer, shares: Sequence[Share]) -> TermPlan:
     weights = token_weights(
         objective.aggregation,
         sequences.target_lengths(objective.targets),
+        # Of all ranks: a rank's share is then a part of one sum, not a separate mean.
         Totals.added(share.totals for share in shares),
         objective.horizon,
         sequences.groups,
@@ -133,6 +136,7 @@ def _settle(term: Term, offer: Offer, shares: Sequence[Share]) -> TermPlan:
         coef=term.coef,
         batches=offer.batches,
         weights=np.repeat(weights, sequences.lengths).astype(np.float32),
+        # Metrics are means over what was computed, without the rows that were left out.
         mean_weight=1.0 / max(1, sum(share.scored_targets for share in shares)),
         fields=offer.fields,
         groups=np.asarray(groups, dtype=np.int64),

@@ -1,4 +1,5 @@
-"""All ranks of a learner as one: batches are balanced over them and results put back in order."""
+"""All ranks of a learner as one: sequences are balanced over them, calls are sent and waited for,
+results are put back in order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -62,8 +63,8 @@ class LearnerOutOfMemory(MemoryError):
     """A learner ran out of memory in a pass; the message names the call and what was said."""
 
 
-class Answer(Generic[T]):
-    """The answer of all ranks to a call that has been started; any threads may wait for it."""
+class LearnerFuture(Generic[T]):
+    """What all ranks will answer to a call that has been started; any threads may wait for it."""
 
     def __init__(self, wait: Callable[[], T]) -> None:
         self._wait, self._lock = wait, Lock()
@@ -84,8 +85,9 @@ class LearnerPool:
     """The ranks ``workers`` of one learner, in rank order, each holding a ``Learner``.
 
     Every call reaches every rank, which answers its calls in order. ``logprobs``, ``values``,
-    ``update`` and ``save`` return an ``Answer`` at once, so that a caller may do something else
-    meanwhile; those of one pool are waited for in the order of the calls. The other methods wait.
+    ``update`` and ``save`` return a ``LearnerFuture`` at once, so that a caller may do something
+    else meanwhile; those of one pool are waited for in the order of the calls. The other methods
+    wait.
     A wait lasts at most ``timeout_s`` seconds for all ranks together; a rank's error is raised
     unchanged, but for memory that ran out (``LearnerOutOfMemory``).
 
@@ -108,7 +110,7 @@ class LearnerPool:
         self._timeout_s = timeout_s
         self._start_s = start_s
         self._warn = warn
-        self._saving: Answer[None] | None = None
+        self._saving: LearnerFuture[None] | None = None
         self.gpus = gpus
 
     def ready(self) -> None:
@@ -127,21 +129,21 @@ class LearnerPool:
         targets: str = "all",
         entropy: bool = False,
         full_kl: bool = False,
-    ) -> Answer[TokenScores]:
+    ) -> LearnerFuture[TokenScores]:
         """``Learner.logprobs`` of all ``sequences``, in their order."""
         shares = self._shares(sequences)
         parts = [(sequences.take(share), temperature) for share in shares]
         options = {"targets": targets, "entropy": entropy, "full_kl": full_kl}
         wait = self._start("logprobs", parts, **options)
-        return Answer(lambda: _scores_in_order(shares, wait()))
+        return LearnerFuture(lambda: _scores_in_order(shares, wait()))
 
     def values(
         self, sequences: Sequences, *, targets: str = "loss_mask"
-    ) -> Answer[list[np.ndarray]]:
+    ) -> LearnerFuture[list[np.ndarray]]:
         """``Learner.values`` of all ``sequences``, in their order."""
         shares = self._shares(sequences)
         wait = self._start("values", [(sequences.take(s),) for s in shares], targets=targets)
-        return Answer(lambda: _in_order(shares, wait()))
+        return LearnerFuture(lambda: _in_order(shares, wait()))
 
     def step(self, terms: Sequence[Term], lr: float) -> dict[str, float]:
         """``Learner.step``: one optimizer step on all sequences of ``terms``."""
@@ -155,13 +157,13 @@ class LearnerPool:
             return None
         return _scores_in_order(self._shares_of(request.mini_batches[0][0]), answers)
 
-    def update(self, request: UpdateRequest) -> Answer[UpdateResult]:
+    def update(self, request: UpdateRequest) -> LearnerFuture[UpdateResult]:
         """``Learner.update`` with each mini-batch split over the ranks.
 
         ``old_logprobs`` of the result are in the order of the request's own sequences.
         """
         wait = self._start("update", self._requests(request))
-        return Answer(lambda: self._merged(request, wait()))
+        return LearnerFuture(lambda: self._merged(request, wait()))
 
     def peak_flops(self) -> float | None:
         """Return the FLOP/s that the devices of all ranks can reach together, None where one is
@@ -178,11 +180,11 @@ class LearnerPool:
         """``Learner.publish``."""
         return self._call("publish", version)[0]
 
-    def save(self, directory: str | Path) -> Answer[None]:
+    def save(self, directory: str | Path) -> LearnerFuture[None]:
         """``Learner.save``. Calls made meanwhile wait for it first: while a rank saves, its silence
         would count as that of the next call."""
         wait = self._start("save", self._same(str(directory)))
-        self._saving = Answer(lambda: wait()[0])
+        self._saving = LearnerFuture(lambda: wait()[0])
         return self._saving
 
     def load(self, directory: str | Path) -> None:
@@ -224,7 +226,7 @@ class LearnerPool:
     def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
         """Return the results in rank order; the first rank to fail ends the wait for the others."""
         names = [f"learner rank {rank} of {len(pendings)}" for rank in range(len(pendings))]
-        with told_apart(method):
+        with raising_out_of_memory(method):
             answers = dict(as_completed(pendings, timeout_s, names=names, method=method))
         return [answers[rank] for rank in range(len(pendings))]
 
@@ -276,7 +278,7 @@ class LearnerPool:
 
 
 @contextmanager
-def told_apart(method: str) -> Iterator[None]:
+def raising_out_of_memory(method: str) -> Iterator[None]:
     """Raise LearnerOutOfMemory where the body, a call of ``method``, runs out of memory in a
     learner's pass; any other error passes."""
     try:

@@ -1,4 +1,5 @@
-"""Settings of a learner, and its requests and results. Imports nothing heavy."""
+"""The types that a learner's callers use: its settings, requests for an update, and results.
+Imports nothing heavy."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path

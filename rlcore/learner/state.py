@@ -47,7 +47,7 @@ class Versions:
                 f"an update was requested for version {request.version} and the learner holds"
                 " version "
                 f"{self.held}; load the checkpoint of version {request.version} or make the "
-                "batch anew"
+                "batch again"
             )
         return None
 
@@ -56,6 +56,7 @@ class Versions:
         """Between the first optimizer step and the last the weights belong to no version."""
         self._half_done = self.held
         yield
+        # No ``finally``: after an error it stays set, and every update is refused until a load.
         self._half_done = None
 
     def record(self, request: UpdateRequest, result: UpdateResult) -> None:

@@ -2,7 +2,7 @@
 vocabulary one block at a time.
 
 Per token the forward pass keeps the logarithm of the sum of exponentials; backward computes each
-block's logits again and turns them into their own gradient in place. So no ``[tokens, vocabulary]``
+block's logits again and overwrites them with their own gradient. So no ``[tokens, vocabulary]``
 exists, and of each matrix product the operands are long in two axes. The recurrence of maximum and
 sum over blocks: Milakov and Gimelshein, arXiv 1805.02867; recomputing in backward: Cut
 Cross-Entropy, arXiv 2411.09009.
@@ -141,7 +141,7 @@ def _blocks(weight: torch.Tensor, num_tokens: int) -> Iterator[tuple[int, torch.
 
 
 def _product(hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The head's product [targets, block] in fp32, a tensor of its own."""
+    """The head's product [targets, block] in fp32, a separate tensor."""
     return (hidden @ rows.t()).float()
 
 

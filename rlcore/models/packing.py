@@ -3,7 +3,7 @@
 A micro-batch is ``[rows, row_tokens]`` with ``position_ids`` that restart at 0 for every document
 and no attention mask: the model library derives the block-diagonal causal mask from the restarts
 (only with ``use_cache=False`` and without ``attention_mask``, else it silently does not). The
-padding at the end of a row is a document of its own whose outputs are never used. Where answers
+padding at the end of a row is a separate document whose outputs are never used. Where answers
 share the tokens of their prompt (``rlcore.models.trees``), prompt and answers are documents, and
 the micro-batch says which of them each continues. Where the library
 derives no such mask (``rlcore.learner.packing_check``), rows hold one document each, and the
@@ -181,9 +181,12 @@ def pack(
         )
     # A row that is attended to by itself holds no prompt beside its answers.
     apart = one_per_row or (blocks and row_tokens is not None)
+    # Targets "all" lie in the prompt, too, where every sequence needs its own outputs; a tree
+    # computes them once.
     shared = share_prompts and targets != "all" and not apart
     prompts = prompts_of(sequences.token_ids, sequences.loss_mask) if shared else None
     layout = Layout(lengths, micro_batch_tokens, row_tokens, one_per_row, blocks, prompts)
+    # A loss over pairs needs both outputs in one graph, so a group is never cut.
     if whole_groups:
         parts = layout.parts_of_groups(kept, groups_of(sequences))
     else:
@@ -212,6 +215,8 @@ class _Placement:
         lengths = sequences.lengths
         self._starts = np.cumsum(lengths) - lengths
         self._token_ids = np.concatenate(sequences.token_ids).astype(np.int64)
+        # A score is read at the last token itself, a log-prob where the token is predicted: one
+        # before.
         self._shift = 0 if targets == "last" else 1
         self._wanted = np.ones(len(self._token_ids), dtype=bool)
         if targets == "loss_mask":
@@ -220,6 +225,7 @@ class _Placement:
             self._wanted[:] = False
             self._wanted[self._starts + lengths - 1] = True
         else:
+            # No token predicts the first one.
             self._wanted[self._starts] = False
 
     def micro_batch(self, part: Part) -> MicroBatch:
@@ -238,11 +244,12 @@ class _Placement:
         first_place = row_start[row_of] + (ends - size) - before_row[row_of]
         within = np.arange(int(ends[-1])) - np.repeat(ends - size, size)
         place = np.repeat(first_place, size) + within
+        # A branch counts on from the end of its prompt, as it would in its whole sequence.
         position = within + np.repeat(begin, size)
         source = np.repeat(self._starts[member], size) + position
 
         input_ids = np.zeros(int(width.sum()), dtype=np.int64)
-        # The padding's positions restart at 0, which makes it a document of its own. With one
+        # The padding's positions restart at 0, which makes it a separate document. With one
         # document per row they continue instead: without a restart every attention kernel is plain
         # causal.
         counted_from = row_start + (0 if self._one_per_row else used)
@@ -264,6 +271,9 @@ class _Placement:
             target_ids=self._token_ids[source[keep]],
             sequences=np.repeat(member, size)[keep],
             sources=source[keep],
+            # Tokens of whole sequences, so that rates compare with runs that do not share: a branch
+            # counts its prompt, and the document of a shared prompt, which is no sequence, counts
+            # nothing.
             num_tokens=int((begin + size)[~in_no_branch].sum()),
         )
         if self._blocks:

@@ -1,4 +1,5 @@
-"""Which sequences share a row, how long rows are, and which rows share a micro-batch. numpy only.
+"""Bin packing: which sequences share a row, how long rows are, and which rows share a micro-batch.
+Where each token then lies is ``packing``'s. numpy only.
 
 All of it is a function of lengths and limits, so that a run that is repeated cuts the same passes.
 """
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlcore.models.gpu.blocks import Part, part_of_blocks, part_tokens, parts_of_blocks
-from rlcore.models.trees import Prompts, Tree, documents_of, tree_lengths, trees_of
+from rlcore.models.trees import PromptIndex, Tree, documents_of, tree_lengths, trees_of
 from schemas.errors import UserError
 
 ROW_MULTIPLES = (1, 2, 3)  # of the longest sequence: what a row may hold where nothing is set
@@ -36,6 +37,7 @@ def plan_rows(
     free = np.zeros(len(lengths), dtype=np.int64)
     rows: list[list[int]] = []
     for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        # The first row with room, or row 0 where none has any.
         row = int(np.argmax(free[: len(rows)] >= length)) if rows else 0
         if not rows or free[row] < length:
             row = len(rows)
@@ -60,7 +62,7 @@ class Layout:
     row_tokens: int | None = None
     one_per_row: bool = False
     blocks: bool = False
-    prompts: Prompts | None = None
+    prompts: PromptIndex | None = None
 
     def padded_tokens(self) -> int:
         """Return how many tokens, padding included, the passes over all sequences compute.
@@ -119,6 +121,7 @@ class Layout:
                     "hardware.learner.micro_batch_tokens or compare fewer responses"
                 )
 
+            # Each try costs a layout, so begin with as many as fit without padding or sharing.
             most = int(tokens[start] - self.lengths[order[start]]) + self.micro_batch_tokens
             guess = int(np.searchsorted(tokens[ends[first:] - 1], most, "right"))
             count, part = _most(fitting, guess, len(begins) - first)
@@ -183,6 +186,7 @@ def _most(fitting: Callable[[int], Part | None], guess: int, limit: int) -> tupl
     """Return a count of at most ``limit`` that fits where one more does not, and its part; the
     search begins at ``guess``. ``fitting(1)`` fits or raises."""
     count, step, too_many = max(1, guess), 1, limit + 1
+    # Steps that double until a count does not fit, then halving.
     held = 0, Part()
     while held[0] + 1 < too_many:
         part = fitting(count)
@@ -197,7 +201,10 @@ def _most(fitting: Callable[[int], Part | None], guess: int, limit: int) -> tupl
 
 
 def _cost(parts: list[Part]) -> int:
-    """Return what the passes over ``parts`` cost, in a unit of its own."""
+    """Return what the passes over ``parts`` cost, in an arbitrary unit."""
     return sum(
-        len(rows) * width * (ATTENTION_TOKENS + width) for part in parts for rows, width in part
+        # A token costs the same in every layer but attention, where it costs the width of its row.
+        len(rows) * width * (ATTENTION_TOKENS + width)
+        for part in parts
+        for rows, width in part
     )

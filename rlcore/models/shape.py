@@ -1,4 +1,5 @@
-"""The sizes of a model, read without loading any weights."""
+"""The sizes of a model (layers, widths, vocabulary, parameters), read without loading any
+weights."""
 
 import json
 from dataclasses import dataclass

@@ -59,7 +59,7 @@ def check_generation(directory: Path) -> None:
         ) from error
 
 
-def settle_sampling(config: "GenerationConfig") -> None:
+def make_sampling_consistent(config: "GenerationConfig") -> None:
     """Let ``do_sample`` agree with the rest of ``config``: as transformers writes no other.
 
     Where it is left out beside a temperature, top_p or the like (Llama 2, Vicuna), sampling is what
@@ -176,9 +176,9 @@ def closing_token(tokenizer: "ChatTokenizer") -> str | None:
     """Return the text of the token with which the chat template closes an assistant turn; None
     where it writes none.
 
-    That is what stands behind the answer whether or not another turn follows: there EOS, else the
+    That is what follows the answer whether or not another turn follows: there EOS, else the
     last added token (Phi-3 writes "<|end|>", and EOS at the end of a chat alone). Where nothing
-    does, what stands at the end of a chat. A template that refuses the chat cannot be asked, and
+    does, what ends a chat. A template that refuses the chat cannot be asked, and
     EOS is taken.
     """
     from jinja2 import TemplateError

@@ -137,7 +137,7 @@ def read_tokenizer(
 
 def tokenizer_file(tokenizer: "ChatTokenizer") -> dict[str, Any] | None:
     """Return what a tokenizer.json of ``tokenizer`` holds; None where its text is not encoded by
-    that alone, but by code of its own or with marks split into their characters."""
+    that alone, but by its own code or with marks split into their characters."""
     from transformers import PreTrainedTokenizerFast
 
     own = type(tokenizer)
@@ -152,7 +152,7 @@ def tokenizer_file(tokenizer: "ChatTokenizer") -> dict[str, Any] | None:
 
 
 def special_tokens(tokenizer: "ChatTokenizer") -> list[str]:
-    """Return every token that is read as one wherever its text stands, longest first: the named
+    """Return every token that is read as one wherever its text appears, longest first: the named
     ones, and those that its files mark as special (Llama 3's turn marks have no name)."""
     marked = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
     named = [str(token) for token in tokenizer.all_special_tokens]

@@ -33,7 +33,7 @@ class Document(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
+class PromptIndex:
     """Which sequences begin alike: ``number`` [sequences] int64, equal where the prompts are, and
     ``length`` [sequences] int64, tokens of the prompt."""
 
@@ -41,20 +41,21 @@ class Prompts:
     length: np.ndarray
 
 
-def prompts_of(token_ids: Sequence[np.ndarray], loss_mask: Sequence[np.ndarray]) -> Prompts:
+def prompts_of(token_ids: Sequence[np.ndarray], loss_mask: Sequence[np.ndarray]) -> PromptIndex:
     """Return the prompts, which are the tokens before the first that is trained on: no target lies
     in them. A sequence that nothing is trained on shares none."""
     known: dict[bytes, int] = {}
     number, length = (np.zeros(len(token_ids), dtype=np.int64) for _ in range(2))
     for row, (ids, mask) in enumerate(zip(token_ids, loss_mask, strict=True)):
         size = int(np.argmax(mask)) if mask.any() else 0
+        # A unique key for a row that trains nothing: it has no answer to branch off.
         key = ids[:size].astype(np.int64).tobytes() if size else b"%d" % row
         number[row], length[row] = known.setdefault(key, len(known)), size
-    return Prompts(number, length)
+    return PromptIndex(number, length)
 
 
 def trees_of(
-    lengths: np.ndarray, members: np.ndarray, row_tokens: int, prompts: Prompts | None
+    lengths: np.ndarray, members: np.ndarray, row_tokens: int, prompts: PromptIndex | None
 ) -> list[Tree]:
     """Return trees of at most ``row_tokens`` tokens that hold ``members``, each once.
 
@@ -107,6 +108,7 @@ def _cut(alike: list[int], lengths: np.ndarray, row_tokens: int, shared: int) ->
     fit."""
     trees: list[Tree] = []
     held: list[int] = []
+    # Each tree has its own copy of the prompt.
     used = shared
     for index in alike:
         branch = int(lengths[index]) - shared
@@ -119,4 +121,5 @@ def _cut(alike: list[int], lengths: np.ndarray, row_tokens: int, shared: int) ->
 
 
 def _tree(held: list[int], shared: int) -> Tree:
+    # A single branch shares with none, and is laid out as a plain sequence.
     return Tree(np.array(held, dtype=np.int64), shared if len(held) > 1 else 0)

@@ -1,4 +1,4 @@
-"""One scalar per token: the model of a critic or a reward model."""
+"""The model with a scalar head, one number per token: a critic or a reward model."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ from schemas.reward_model import Gsm8kSolutions, SampledPreferences
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchPlan:
     """The arithmetic of one optimizer step and of the rounds of steps around it.
 
     A round is an iteration of RL or an epoch of SFT. ``longest``: tokens of the longest legal
@@ -57,15 +57,15 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class BatchPlans:
     """The arithmetic of every stage that trains; None for a stage that is off."""
 
-    sft: Batch | None
-    reward_model: Batch | None
-    rl: Batch
+    sft: BatchPlan | None
+    reward_model: BatchPlan | None
+    rl: BatchPlan
 
     @property
-    def fullest(self) -> Batch:
+    def fullest(self) -> BatchPlan:
         """The stage whose full micro-batch holds the most tokens."""
         known = [batch for batch in (self.sft, self.reward_model, self.rl) if batch is not None]
         return max(known, key=lambda batch: batch.micro_batch_tokens)
@@ -73,13 +73,13 @@ class Batches:
 
 def all_batches(
     recipe: Recipe, demonstrations: int | None, preferences: int | None = None
-) -> Batches:
+) -> BatchPlans:
     """Return the arithmetic of the recipe's stages. Raises ``UserError`` as they do."""
     sft, reward_model = sft_batch(recipe, demonstrations), reward_model_batch(recipe, preferences)
-    return Batches(sft, reward_model, rl_batch(recipe))
+    return BatchPlans(sft, reward_model, rl_batch(recipe))
 
 
-def rl_batch(recipe: Recipe) -> Batch:
+def rl_batch(recipe: Recipe) -> BatchPlan:
     """Return the arithmetic of RL iterations. Raises ``UserError`` as ``_batch`` does."""
     rollout, update = recipe.rl.rollout, recipe.rl.update
     sequences = rollout.prompts * rollout.samples
@@ -96,7 +96,7 @@ def rl_batch(recipe: Recipe) -> Batch:
     )
 
 
-def sft_batch(recipe: Recipe, demonstrations: int | None) -> Batch | None:
+def sft_batch(recipe: Recipe, demonstrations: int | None) -> BatchPlan | None:
     """Return the arithmetic of SFT epochs, or None when SFT is off.
 
     Raises ``UserError`` as ``_batch`` does, and where the demonstrations fill no batch.
@@ -126,7 +126,7 @@ def sft_batch(recipe: Recipe, demonstrations: int | None) -> Batch | None:
     )
 
 
-def reward_model_batch(recipe: Recipe, rows: int | None = None) -> Batch | None:
+def reward_model_batch(recipe: Recipe, rows: int | None = None) -> BatchPlan | None:
     """Return the arithmetic of the reward model's epochs, every prompt with the most responses it
     may have, or None without a reward model. ``rows``: of the file of preferences, None = unknown.
 
@@ -183,7 +183,7 @@ def _batch(
     steps_per_round: int | None,
     total_steps: int | None,
     sequences_per_step: int,
-) -> Batch:
+) -> BatchPlan:
     """Cut a step into ranks and micro-batches.
 
     As ``models.packing.pack`` does: a row holds as many sequences as ``row_tokens`` allows (unset:
@@ -210,7 +210,7 @@ def _batch(
     per_row = row_tokens // longest
     per_micro_batch = budget // (per_row * longest) * per_row
     per_rank = -(-sequences_per_step // hardware.ranks)
-    return Batch(
+    return BatchPlan(
         rounds=rounds,
         sequences_per_round=sequences_per_round,
         steps_per_round=steps_per_round,

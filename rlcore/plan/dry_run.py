@@ -1,4 +1,5 @@
-"""What ``--dry-run`` prints of a run that may start here."""
+"""What ``--dry-run`` prints of a run that may start here: which sections, in which order, and its
+warnings."""
 
 from collections.abc import Iterator
 
@@ -7,7 +8,7 @@ from rlcore.plan.batches import evaluation_tokens, sampled_sequences
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.machine import Fit
 from rlcore.plan.memory import gib
-from rlcore.plan.preconditions import Start
+from rlcore.plan.preconditions import StartCheck
 from rlcore.plan.stages import Rates, cpu_rates, gpu_rates, stage_estimates
 from rlcore.plan.states import InStore, state_lines
 from rlcore.plan.text import (
@@ -72,7 +73,7 @@ def judge_lines(recipe: Recipe, data: DataSize) -> Iterator[str]:
             )
 
 
-def render_plan(start: Start, in_store: InStore = InStore()) -> str:  # noqa: B008 - frozen
+def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noqa: B008 - frozen
     """Return the plan of a run that may start as plain text: recipe, batches, memory, time and
     disk, assumptions, and what the diagnostics report on the recipe alone.
 

@@ -1,4 +1,4 @@
-"""The functions that a recipe names: loaded in a process of their own before the run, and each
+"""The functions that a recipe names: loaded in a separate process before the run, and each
 reward called once on a handful of its rows."""
 
 import os

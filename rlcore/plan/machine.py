@@ -1,4 +1,5 @@
-"""Whether a run fits this machine: batches, memory and disk, computed before anything starts."""
+"""Whether a run fits this machine: the batches, memory and disk that it needs, against the cores,
+GPUs and disk that are here."""
 
 import os
 import shutil
@@ -9,7 +10,7 @@ from pathlib import Path
 from rlcore.engines.registry import choose
 from rlcore.learner.attention import Attention, choose_attention, flash_missing
 from rlcore.models.shape import ModelShape, find_shape
-from rlcore.plan.batches import Batches, all_batches, sampled_sequences, worker_counts
+from rlcore.plan.batches import BatchPlans, all_batches, sampled_sequences, worker_counts
 from rlcore.plan.data_size import DataSize, data_size
 from rlcore.plan.memory import BYTES, PROCESS_BYTES, Memory, disk_of, gib, memory_of
 from schemas.errors import UserError
@@ -39,7 +40,7 @@ class Fit:
     shape: ModelShape | None
     shape_note: str
     data: DataSize
-    batches: Batches
+    batches: BatchPlans
     memory: Memory | None
     disk: dict[str, int]
 
@@ -83,8 +84,8 @@ def check_machine(
         dtype=recipe.model.dtype,
         problem=flash_missing(),
     )
-    settled = _with_attention(recipe, attention.name)
-    batches = all_batches(settled, data.demonstrations, data.preferences)
+    resolved = _with_attention(recipe, attention.name)
+    batches = all_batches(resolved, data.demonstrations, data.preferences)
     fit = Fit(
         recipe=recipe,
         machine=machine,
@@ -94,7 +95,7 @@ def check_machine(
         shape_note=note,
         data=data,
         batches=batches,
-        memory=None if shape is None else memory_of(settled, shape, batches, machine.gpus, device),
+        memory=None if shape is None else memory_of(resolved, shape, batches, machine.gpus, device),
         disk={} if shape is None else disk_of(recipe, shape, data, batches),
     )
     check_calls(recipe)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from rlcore.learner.attention import FLASH
 from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.shape import ModelShape
-from rlcore.plan.batches import Batches, evaluation_tokens, preference_tokens, sampled_sequences
+from rlcore.plan.batches import BatchPlans, evaluation_tokens, preference_tokens, sampled_sequences
 from rlcore.plan.data_size import DataSize
 from schemas.hardware import LearnerHardware
 from schemas.names import BASE_MODEL, REWARD_MODEL
@@ -47,7 +47,7 @@ class LearnerMemory:
     activations: int
     logits: int
     offloaded: int
-    reference: int = 0  # weights of its own frozen copy, for the exact KL
+    reference: int = 0  # weights of the separate frozen copy, for the exact KL
 
     @property
     def states(self) -> int:
@@ -144,7 +144,7 @@ def activation_bytes(
 
 
 def memory_of(
-    recipe: Recipe, shape: ModelShape, batches: Batches, gpus: Sequence[int], device: str
+    recipe: Recipe, shape: ModelShape, batches: BatchPlans, gpus: Sequence[int], device: str
 ) -> Memory:
     """Return what each worker needs while it holds its fullest micro-batch; ``gpus``: bytes of
     each."""
@@ -178,7 +178,9 @@ def memory_of(
     )
 
 
-def disk_of(recipe: Recipe, shape: ModelShape, data: DataSize, batches: Batches) -> dict[str, int]:
+def disk_of(
+    recipe: Recipe, shape: ModelShape, data: DataSize, batches: BatchPlans
+) -> dict[str, int]:
     """Return the bytes that each stage leaves, in the order in which they run; 0 where rows are not
     counted."""
     weights = BYTES[recipe.model.dtype] * shape.parameters

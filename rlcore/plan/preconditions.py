@@ -1,4 +1,5 @@
-"""What must hold before a run, a fork, an evaluation or an evolving starts."""
+"""All checks that must pass before a run, a fork, an evaluation or an evolving starts, in their
+order."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ from schemas.reward_model import SampledPreferences
 
 
 def check_fits(before: Recipe, after: Recipe, name: str, number: int) -> None:
-    """Raise UserError where ``after`` cannot go on from iteration ``number`` of a run of
+    """Raise UserError where ``after`` cannot continue from iteration ``number`` of a run of
     ``before``; ``name``: what the user calls it."""
     shapes = [_shape(recipe) for recipe in (before, after)]
     for changed in recipe_differences(shapes):
@@ -70,7 +71,7 @@ VALUES_READ_AHEAD = 16 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartCheck:
     """What was found out of a run that may start here. ``stops``: None where the model's files are
     not at hand; ``sandbox``: the level at which rewards run programs here, None: they run none;
     ``rehearsal``: None where rows are not at hand."""
@@ -86,7 +87,7 @@ class Start:
         return () if self.rehearsal is None else self.rehearsal.doubts
 
 
-def check_start(recipe: Recipe, *, call_judges: bool = False) -> Start:
+def check_start(recipe: Recipe, *, call_judges: bool = False) -> StartCheck:
     """Return what was found out of a run that may start here. ``call_judges``: each is asked about
     a row.
 
@@ -108,7 +109,7 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> Start:
     sandbox = check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
-    return Start(fit, stops, sandbox, rehearse(recipe, call_judges=call_judges))
+    return StartCheck(fit, stops, sandbox, rehearse(recipe, call_judges=call_judges))
 
 
 def check_evaluation(recipe: Recipe) -> None:

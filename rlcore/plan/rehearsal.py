@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 REHEARSED_ROWS = 16_384  # of all files together; some seconds
 FIRST_ROWS = 4096  # of a dataset, among which rows are looked for that functions are called on
-FEW = 64  # rows of a generated source, which stand for the others
+FEW = 64  # rows of a generated source that are tried, as a sample
 _SHOWS_ALL = MINIMAL_TEMPLATE.replace("m.content", "(m.reasoning_content or '') + m.content")
 _UNLIMITED = 10**9  # tokens, where the model's tokenizer is not at hand
 

@@ -20,7 +20,7 @@ COLUMNS = ("part", "name", "value", "other", "text", "response")
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class RewardFigure:
     """One figure, or one row on which two rewards disagree (``part`` "disagreement", where
     ``text`` is the prompt). ``other``: the same of the reward that is compared with."""
 
@@ -32,7 +32,7 @@ class Figure:
     response: str | None = None
 
 
-def figures(rows: pl.DataFrame, other: pl.DataFrame | None) -> list[Figure]:
+def figures(rows: pl.DataFrame, other: pl.DataFrame | None) -> list[RewardFigure]:
     """Return the figures of ``rows`` (``score.Tried.rows``), beside those of ``other``: the rows
     of a second reward, in the same order.
 
@@ -50,7 +50,7 @@ def figures(rows: pl.DataFrame, other: pl.DataFrame | None) -> list[Figure]:
     return found
 
 
-def comparison(rows: pl.DataFrame, other: pl.DataFrame, shown: int) -> list[Figure]:
+def comparison(rows: pl.DataFrame, other: pl.DataFrame, shown: int) -> list[RewardFigure]:
     """Return how far two rewards of the same rows agree, and the ``shown`` rows on which they
     disagree most: by the difference of their ranks among all rows, so that scales do not matter.
 
@@ -71,12 +71,12 @@ def comparison(rows: pl.DataFrame, other: pl.DataFrame, shown: int) -> list[Figu
     ).filter(pl.col("score") != pl.col("other"))
     worst = apart.sort("apart", descending=True, maintain_order=True).head(shown)
     return [
-        Figure("against", "scored by both", float(both.height)),
-        Figure("against", "scored by one only", float(one_sided)),
-        Figure("against", "disagree", float(apart.height)),
-        Figure("against", "rank correlation", rank_correlation(both["score"], both["other"])),
+        RewardFigure("against", "scored by both", float(both.height)),
+        RewardFigure("against", "scored by one only", float(one_sided)),
+        RewardFigure("against", "disagree", float(apart.height)),
+        RewardFigure("against", "rank correlation", rank_correlation(both["score"], both["other"])),
         *(
-            Figure("disagreement", str(number), score, its, text=prompt, response=response)
+            RewardFigure("disagreement", str(number), score, its, text=prompt, response=response)
             for number, (score, its, prompt, response) in enumerate(
                 worst.select("score", "other", "prompt", "response").iter_rows(), start=1
             )
@@ -93,10 +93,10 @@ def rank_correlation(one: pl.Series, other: pl.Series) -> float | None:
     return float(pair.select(pl.corr("one", "other", method="spearman")).item())
 
 
-def left_out(untried: int, foreign: int) -> list[Figure]:
+def left_out(untried: int, foreign: int) -> list[RewardFigure]:
     """Return the counts of rows that have no result, those above 0."""
     counts = {"not tried": untried, "of other data sources": foreign}
-    return [Figure("rows", name, float(count)) for name, count in counts.items() if count]
+    return [RewardFigure("rows", name, float(count)) for name, count in counts.items() if count]
 
 
 def signals(rows: pl.DataFrame) -> list[bool]:
@@ -113,14 +113,18 @@ def reasons(rows: pl.DataFrame, outcome: str) -> list[tuple[str, int]]:
     return Counter(_line(text) for text in details).most_common()
 
 
-def _outcomes(rows: pl.DataFrame, other: pl.DataFrame | None) -> Iterator[Figure]:
-    yield Figure("rows", "rows", float(rows.height), None if other is None else float(other.height))
+def _outcomes(rows: pl.DataFrame, other: pl.DataFrame | None) -> Iterator[RewardFigure]:
+    yield RewardFigure(
+        "rows", "rows", float(rows.height), None if other is None else float(other.height)
+    )
     for outcome in Outcome:
         count = _with(rows, outcome)
         its = None if other is None else float(_with(other, outcome))
         if count or its:
             frequent = [reason for reason, _ in reasons(rows, outcome.value) if reason][:1]
-            yield Figure("outcome", outcome.value, float(count), its, text=(frequent or [None])[0])
+            yield RewardFigure(
+                "outcome", outcome.value, float(count), its, text=(frequent or [None])[0]
+            )
 
 
 def _with(rows: pl.DataFrame, outcome: Outcome) -> int:
@@ -143,7 +147,7 @@ def _distribution(rows: pl.DataFrame) -> dict[str, float]:
     }
 
 
-def _counts(scores: np.ndarray, other: np.ndarray | None) -> Iterator[Figure]:
+def _counts(scores: np.ndarray, other: np.ndarray | None) -> Iterator[RewardFigure]:
     """Yield how often each score occurs, or with many of them each interval of scores."""
     own = np.unique(scores)
     values = own if other is None else np.union1d(own, other)
@@ -151,7 +155,7 @@ def _counts(scores: np.ndarray, other: np.ndarray | None) -> Iterator[Figure]:
         paired = other is not None and len(values) <= VALUES
         for value in values if paired else own:
             its = float((other == value).sum()) if paired else None
-            yield Figure("count", f"{value:.6g}", float((scores == value).sum()), its)
+            yield RewardFigure("count", f"{value:.6g}", float((scores == value).sum()), its)
         return
     edges = np.linspace(values[0], values[-1], VALUES + 1)
     counts = np.histogram(scores, edges)[0]
@@ -159,7 +163,7 @@ def _counts(scores: np.ndarray, other: np.ndarray | None) -> Iterator[Figure]:
     for i, count in enumerate(counts):
         end = "]" if i == VALUES - 1 else ")"
         its = None if others is None else float(others[i])
-        yield Figure("count", f"[{edges[i]:.4g}, {edges[i + 1]:.4g}{end}", float(count), its)
+        yield RewardFigure("count", f"[{edges[i]:.4g}, {edges[i + 1]:.4g}{end}", float(count), its)
 
 
 def _seconds(rows: pl.DataFrame) -> dict[str, float]:
@@ -190,9 +194,9 @@ def _samples(rows: pl.DataFrame) -> dict[str, float]:
     return means
 
 
-def _paired(part: str, own: dict[str, float], other: dict[str, float]) -> Iterator[Figure]:
+def _paired(part: str, own: dict[str, float], other: dict[str, float]) -> Iterator[RewardFigure]:
     for name in {**own, **other}:
-        yield Figure(part, name, own.get(name), other.get(name))
+        yield RewardFigure(part, name, own.get(name), other.get(name))
 
 
 def _scores(rows: pl.DataFrame) -> np.ndarray:
@@ -204,7 +208,7 @@ def _line(text: str) -> str:
     return " ".join(shown.split())[:SHOWN_TEXT]
 
 
-def to_rows(found: Sequence[Figure]) -> list[dict[str, object]]:
+def to_rows(found: Sequence[RewardFigure]) -> list[dict[str, object]]:
     """Return figures as rows of ``COLUMNS``."""
     return [{name: getattr(figure, name) for name in COLUMNS} for figure in found]
 

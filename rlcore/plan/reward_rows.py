@@ -23,7 +23,7 @@ OWN, OTHER = "own", "another"  # prompt that an answer of a demonstration is giv
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RewardBatch:
     """Rows that the reward phase scores in one call.
 
     ``rollouts``, ``prompts``: what ``score_rollouts`` takes. ``recorded``: the Rewards table that
@@ -36,17 +36,17 @@ class Batch:
     recorded: pl.DataFrame | None = None
     prompted: dict[str, str] | None = None
 
-    def groups(self) -> list["Batch"]:
+    def groups(self) -> list["RewardBatch"]:
         """Return a batch per prompt, in order."""
         parts = self.rollouts.partition_by("uid", maintain_order=True)
         return [replace(self, rollouts=part) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RewardRows:
     """``batches`` hold ``count`` of ``total`` rows; ``described`` says what they are."""
 
-    batches: list[Batch]
+    batches: list[RewardBatch]
     total: int
     described: str
 
@@ -56,7 +56,9 @@ class Rows:
         return sum(batch.rollouts.height for batch in self.batches)
 
 
-def stored_rows(store: ArtifactReader, keys: Sequence[str], *, most: int | None, name: str) -> Rows:
+def stored_rows(
+    store: ArtifactReader, keys: Sequence[str], *, most: int | None, name: str
+) -> RewardRows:
     """Return about ``most`` (None: all) of the rows that an RL run has sampled, as the rollouts
     ``keys``: whole prompts, from rounds that are spread evenly over the run.
 
@@ -72,13 +74,15 @@ def stored_rows(store: ArtifactReader, keys: Sequence[str], *, most: int | None,
     wanted = total if most is None else most
     batches = [] if wanted >= total else list(_spread(store, refs, wanted))
     batches = batches or [_read(store, ref) for ref in refs]
-    rows = Rows(batches, total, "")
+    rows = RewardRows(batches, total, "")
     first, last = (batches[i].rollouts["iteration"][0] for i in (0, -1))
     described = f"{rows.count:,} of {total:,} rollouts of {name}, iterations {first} to {last}"
-    return Rows(batches, total, described)
+    return RewardRows(batches, total, described)
 
 
-def _spread(store: ArtifactReader, refs: Sequence[ArtifactRef], wanted: int) -> Iterator[Batch]:
+def _spread(
+    store: ArtifactReader, refs: Sequence[ArtifactRef], wanted: int
+) -> Iterator[RewardBatch]:
     size = _read(store, refs[0]).groups()[0].rollouts.height
     prompts = max(1, wanted // size)
     rounds = min(len(refs), prompts)
@@ -92,17 +96,17 @@ def _spread(store: ArtifactReader, refs: Sequence[ArtifactRef], wanted: int) -> 
         yield replace(groups[0], rollouts=frame)
 
 
-def _read(store: ArtifactReader, ref: ArtifactRef) -> Batch:
+def _read(store: ArtifactReader, ref: ArtifactRef) -> RewardBatch:
     prompts = store.table(store.manifest(ref).parents["dataset"], "prompts")
     rewards = store.find("rewards", ref.key)
-    return Batch(
+    return RewardBatch(
         store.table(ref, "rollouts"),
         prompts.filter(pl.col("split") == "train"),
         None if rewards is None else store.table(rewards, "rewards"),
     )
 
 
-def sample_rows(recipe: Recipe, *, most: int | None) -> Rows:
+def sample_rows(recipe: Recipe, *, most: int | None) -> RewardRows:
     """Return the answers of up to ``most`` / 2 demonstrations of ``recipe`` (None: all), each as a
     response to its own prompt and, where there is one, to another that is answered otherwise.
 
@@ -148,7 +152,9 @@ def sample_rows(recipe: Recipe, *, most: int | None) -> Rows:
         f"{len(kept):,} demonstrations of {recipe.name}: their answers to their own prompts, and"
         f" {mixed:,} times to another prompt, where they are wrong; nothing was sampled"
     )
-    return Rows([Batch(rollouts, _prompts(kept), prompted=prompted)], 2 * len(solved), described)
+    return RewardRows(
+        [RewardBatch(rollouts, _prompts(kept), prompted=prompted)], 2 * len(solved), described
+    )
 
 
 def _other_answer(rows: Sequence[Row], answers: Sequence[str], index: int) -> int | None:

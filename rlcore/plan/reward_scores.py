@@ -11,7 +11,7 @@ import polars as pl
 
 from rlcore.cluster.in_process import InProcessCluster
 from rlcore.cluster.types import Placement
-from rlcore.plan.reward_rows import Batch
+from rlcore.plan.reward_rows import RewardBatch
 from rlcore.rewards.judges.setup import JudgeSetup, judge_setup, prepare_cache
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
@@ -31,7 +31,7 @@ PROBED = 8  # rows after which a function that has answered none in time is give
 @dataclass(frozen=True, slots=True)
 class Tried:
     """``rows``: a row per scored response: the columns of the Rewards table, group (batch and
-    prompt), prompt, response, tokens (sampled ones) and prompted (``Batch.prompted``).
+    prompt), prompt, response, tokens (sampled ones) and prompted (``RewardBatch.prompted``).
     ``untried``: rows left out because all before them timed out; ``foreign``: of data that the
     function does not score."""
 
@@ -90,7 +90,7 @@ def _without_place() -> Iterator[None]:
 def score(
     recipe: Recipe,
     function: RewardFunction,
-    batches: Sequence[Batch],
+    batches: Sequence[RewardBatch],
     log: Callable[[str], None],
 ) -> Tried:
     """Return what ``function`` says of the rows of ``batches``, under the limits of ``recipe``.
@@ -123,7 +123,7 @@ def score(
             cluster.close()
 
 
-def recorded(batches: Sequence[Batch]) -> pl.DataFrame | None:
+def recorded(batches: Sequence[RewardBatch]) -> pl.DataFrame | None:
     """Return what was stored of the rows of ``batches``, as ``Tried.rows``; None where nothing
     was."""
     found = []
@@ -158,7 +158,7 @@ def _pool(cluster: InProcessCluster, recipe: Recipe, judges: JudgeSetup | None) 
     )
 
 
-def _scored(pool: RewardPool, function: RewardFunction, batches: Sequence[Batch]) -> Tried:
+def _scored(pool: RewardPool, function: RewardFunction, batches: Sequence[RewardBatch]) -> Tried:
     own = [_own_rows(batch, function) for batch in batches]
     foreign = sum(b.rollouts.height for b in batches) - sum(b.rollouts.height for b in own)
     chunks = _probe_first([batch for batch in own if batch.rollouts.height])
@@ -182,13 +182,13 @@ def _all_late(rows: pl.DataFrame) -> bool:
     return rows.filter(pl.col("outcome") != Outcome.TIMEOUT.value).is_empty()
 
 
-def _own_rows(batch: Batch, function: RewardFunction) -> Batch:
+def _own_rows(batch: RewardBatch, function: RewardFunction) -> RewardBatch:
     columns = batch.prompts.select("uid", "data_source", "reward_style").iter_rows()
     uids = [uid for uid, source, style in columns if function.scores(source, style)]
     return replace(batch, rollouts=batch.rollouts.filter(pl.col("uid").is_in(uids)))
 
 
-def _probe_first(batches: Sequence[Batch]) -> list[tuple[int, Batch]]:
+def _probe_first(batches: Sequence[RewardBatch]) -> list[tuple[int, RewardBatch]]:
     """Return ``batches`` with their numbers, the first in two parts: the prompts that hold its
     first ``PROBED`` rows, and the others."""
     if not batches:
@@ -204,7 +204,7 @@ def _probe_first(batches: Sequence[Batch]) -> list[tuple[int, Batch]]:
     return [*((0, part) for part in parts), *enumerate(batches[1:], start=1)]
 
 
-def _described(batch: Batch, rewards: pl.DataFrame, number: int) -> pl.DataFrame:
+def _described(batch: RewardBatch, rewards: pl.DataFrame, number: int) -> pl.DataFrame:
     texts = {
         uid: prompt_text(messages)
         for uid, messages in batch.prompts.select("uid", "prompt").iter_rows()

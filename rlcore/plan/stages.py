@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rlcore.models.shape import ModelShape
 from rlcore.plan.batches import (
-    Batch,
+    BatchPlan,
     evaluation_tokens,
     preference_tokens,
     ptx_sequences,
@@ -130,7 +130,7 @@ def _estimate(stage: str, fit: Fit, shape: ModelShape, rates: Rates) -> StageEst
 
 
 def _supervised_s(
-    recipe: Recipe, shape: ModelShape, batch: Batch | None, rates: Rates
+    recipe: Recipe, shape: ModelShape, batch: BatchPlan | None, rates: Rates
 ) -> float | None:
     """Seconds of all steps of ``batch``; None where their number is not known."""
     tokens = None if batch is None else batch.most_tokens
@@ -139,7 +139,7 @@ def _supervised_s(
     return rates.learner_s(shape.parameters, tokens, 3, recipe.hardware.learner.ranks)
 
 
-def _rl_s(recipe: Recipe, shape: ModelShape, data: DataSize, rl: Batch, rates: Rates) -> float:
+def _rl_s(recipe: Recipe, shape: ModelShape, data: DataSize, rl: BatchPlan, rates: Rates) -> float:
     """Seconds of sampling, learning and validation in all iterations."""
     section, engines = recipe.rl, recipe.hardware.rollout.engines
     response = recipe.max_turns * section.rollout.max_new_tokens

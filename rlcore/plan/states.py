@@ -43,7 +43,7 @@ class Cause:
     after: Any = None
 
     def sentence(self) -> str:
-        """Return the cause as it stands behind "because"."""
+        """Return the cause as it is written behind "because"."""
         change = f"{_short(self.before)} -> {_short(self.after)}"
         match self.what:
             case What.RECIPE:

@@ -1,4 +1,4 @@
-"""The lines of a printed plan, from its numbers."""
+"""The lines of a printed plan: how batches, memory, times and choices are worded."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,12 @@ from rlcore.engines.registry import choose
 from rlcore.learner.attention import Attention
 from rlcore.models.shape import ModelShape
 from rlcore.models.stop_tokens import Stops
-from rlcore.plan.batches import Batch, Batches, evaluation_tokens, ptx_sequences
+from rlcore.plan.batches import (
+    BatchPlan,
+    BatchPlans,
+    evaluation_tokens,
+    ptx_sequences,
+)
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.memory import LearnerMemory, Memory, gib
 from rlcore.plan.stages import Rates, StageEstimate
@@ -16,7 +21,7 @@ from schemas.recipe import Recipe
 from schemas.rl import FUSED_SAMPLE
 
 
-def algorithm_lines(recipe: Recipe, rl: Batch) -> list[str]:
+def algorithm_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
     """Return a sentence for each part of the algorithm that the plain arithmetic leaves out."""
     return [
         *_sampling_lines(recipe),
@@ -41,7 +46,7 @@ def _sampling_lines(recipe: Recipe) -> list[str]:
         lines.append(
             f"dynamic sampling: a round draws {filtered.batch_factor} x {rollout.prompts:,} ="
             f" {drawn:,} new prompts x {rollout.samples} samples ="
-            f" {drawn * rollout.samples:,} sequences; rounds go on until {rollout.prompts:,}"
+            f" {drawn * rollout.samples:,} sequences; rounds continue until {rollout.prompts:,}"
             f" prompts differ in {filtered.metric.replace('_', ' ')}, at most {cap}{most}, then"
             f" '{filtered.on_exhausted}'"
         )
@@ -56,7 +61,7 @@ def _sampling_lines(recipe: Recipe) -> list[str]:
     return lines
 
 
-def _critic_lines(recipe: Recipe, rl: Batch) -> list[str]:
+def _critic_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
     critic = recipe.rl.critic
     if critic is None:
         return []
@@ -71,7 +76,7 @@ def _critic_lines(recipe: Recipe, rl: Batch) -> list[str]:
     ]
 
 
-def _loss_lines(recipe: Recipe, rl: Batch) -> list[str]:
+def _loss_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
     algorithm, ptx = recipe.rl.algorithm, recipe.rl.ptx
     lines = []
     if algorithm.kl.uses_reference:
@@ -114,7 +119,7 @@ def _loss_lines(recipe: Recipe, rl: Batch) -> list[str]:
     return lines
 
 
-def reward_model_lines(recipe: Recipe, batch: Batch | None) -> list[str]:
+def reward_model_lines(recipe: Recipe, batch: BatchPlan | None) -> list[str]:
     """Return how preferences become optimizer steps of the reward model; nothing without one."""
     section = recipe.reward_model
     if section is None or batch is None:
@@ -145,7 +150,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def batch_lines(recipe: Recipe, data: DataSize, batches: Batches) -> list[str]:
+def batch_lines(recipe: Recipe, data: DataSize, batches: BatchPlans) -> list[str]:
     """Return the arithmetic of each stage, from prompts to optimizer steps."""
     sft, rl = batches.sft, batches.rl
     lines = [
@@ -180,7 +185,7 @@ def stop_lines(recipe: Recipe, stops: Stops | None) -> list[str]:
     return lines + [f"stop strings of {path}: {list(stop)}" for path, stop in texts.items() if stop]
 
 
-def _sft_lines(recipe: Recipe, sft: Batch) -> list[str]:
+def _sft_lines(recipe: Recipe, sft: BatchPlan) -> list[str]:
     cap = (
         "" if recipe.sft.max_steps is None else f", capped at {recipe.sft.max_steps:,} by max_steps"
     )
@@ -193,7 +198,7 @@ def _sft_lines(recipe: Recipe, sft: Batch) -> list[str]:
     ]
 
 
-def _rl_lines(recipe: Recipe, data: DataSize, rl: Batch) -> list[str]:
+def _rl_lines(recipe: Recipe, data: DataSize, rl: BatchPlan) -> list[str]:
     rollout, update = recipe.rl.rollout, recipe.rl.update
     sequences = rollout.prompts * rollout.samples
     turns = recipe.max_turns
@@ -225,7 +230,7 @@ def _longest(recipe: Recipe) -> str:
     return f"{prompt} + {turns} turns x {turn} + {turns - 1} answers x {between}"
 
 
-def _micro_batch_line(stage: str, recipe: Recipe, batch: Batch) -> str:
+def _micro_batch_line(stage: str, recipe: Recipe, batch: BatchPlan) -> str:
     """Return how one optimizer step is split at the longest lengths; real batches need fewer
     passes."""
     hardware = recipe.hardware.learner
@@ -286,8 +291,8 @@ def sampler_line(recipe: Recipe, device: str, shape: ModelShape | None) -> str:
         return "rollout engine: auto, by the number of parameters, which is not known yet"
     choice = choose(hardware, device, shape.parameters if shape else 0)
     return (
-        f"rollout engine: {choice.engine} ({choice.why}); RL that has begun goes on with the engine"
-        " that it recorded"
+        f"rollout engine: {choice.engine} ({choice.why}); RL that has begun continues with the"
+        " engine that it recorded"
     )
 
 

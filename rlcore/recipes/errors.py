@@ -16,7 +16,7 @@ from schemas.recipe import Recipe
 NEAR = 0.75  # similarity at which a name beside the wrong one is taken for it before others are
 CLOSE = 0.8  # similarity at which a name of elsewhere is
 SHORT = 4  # characters of a name below which others are like it by accident
-NAMED = "NAME"  # stands in a dotted key for the name of a section in a mapping, e.g. of a judge
+NAMED = "NAME"  # in a dotted key, in place of the name of a section in a mapping, e.g. of a judge
 # Where several keys have one name and nothing around it decides.
 ORDER = ("rl", "data", "model", "sft", "evaluate", "reward", "hardware", "reward_model")
 
@@ -71,7 +71,7 @@ def hint(path: Sequence[str], beside: Sequence[str]) -> Hint:
 
 def unknown_leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, ...]]:
     """Yield the paths to report for the unknown key ``path``: its own, or where it is a section
-    that stands for none of ours, those of the values in it."""
+    that corresponds to none of ours, those of the values in it."""
     key = hint(path, ()).key
     several = isinstance(value, Mapping) and len(value) > 1
     if several and key is not None and set(map(str, value)) <= _below(key):
@@ -90,7 +90,7 @@ def _leaves(path: tuple[str, ...], value: Any) -> Iterator[tuple[str, ...]]:
 
 @cache
 def recipe_keys() -> dict[str, tuple[str, ...]]:
-    """Return the dotted keys of a recipe by their last part; 0 stands for an index of a list."""
+    """Return the dotted keys of a recipe by their last part; 0 is any index of a list."""
     found: dict[str, list[str]] = {}
     for key, _, _ in _recipe_fields():
         name = key.rpartition(".")[2]
@@ -286,7 +286,7 @@ def _located(
         if len(inner) > 1 and part in kinds:
             inner = [kinds[part]]
             continue
-        if part == "[key]":  # pydantic's mark of a name that is refused, which stands before it
+        if part == "[key]":  # pydantic's mark of a name that is refused, which comes before it
             continue
         parts.append(str(part))
         if isinstance(part, int) or is_name:

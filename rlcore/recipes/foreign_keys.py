@@ -2,7 +2,7 @@
 
 ``KEYS``: their names -> keys of a recipe, the likeliest first; the sections around a name decide
 between them (``errors.py``). A dotted name means that ending of a path only. ``ABSENT``: names of
-what no key of a recipe stands for -> the reason, or what does it. ``SECTIONS``: names of sections
+what no key of a recipe expresses -> the reason, or what does it. ``SECTIONS``: names of sections
 around a key -> ours. Names that are spelt like one of these need no entry: difflib finds it.
 """
 
@@ -281,7 +281,7 @@ the reference is the policy that RL starts from, and rl.algorithm.kl says whethe
     ref_model reference_model ref_model_path ref_pretrain reference_free
 the stage reward_model trains the reward model; see the section reward_model:
     reward_model.model.path reward_model.path reward_model.name reward_model.model rm_path
-the value loss has an optimizer of its own: set rl.critic.optimizer.lr: vf_coef value_loss_coef
+the value loss has its own optimizer: set rl.critic.optimizer.lr: vf_coef value_loss_coef
     critic_loss_coef value_loss_weight
 there is no sequence, context or pipeline parallelism, only ranks of whole sequences; leave it out:
     ring_attn_size ulysses_sequence_parallel_size sp_size context_parallel_size

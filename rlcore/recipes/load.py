@@ -112,7 +112,7 @@ def read_tree(
     """Return what the file of recipe ``name`` and those it extends set, before any validation.
 
     ``seen``: the files that led here. ``own`` is given each file's own tree, base first, and
-    returns what stands for it. Raises UserError as ``load_recipe`` does.
+    returns what replaces it. Raises UserError as ``load_recipe`` does.
     """
     is_path = name.endswith((".yaml", ".yml"))
     path = Path(name) if is_path else directory / f"{name}.yaml"

@@ -18,7 +18,7 @@ SHOWN_CHARACTERS = 36  # of a value in a table
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class OriginValue:
     """A value that ``place`` gives to a key: the path of a file, "preset NAME" or "override"."""
 
     place: str
@@ -64,10 +64,10 @@ class Origins:
             self._layers.append((OVERRIDE, _nested(path, value)))
         self._tree = overlay(_marked(self._layers[0][1], preset), tree)
 
-    def settings(self, path: str) -> list[Setting]:
+    def settings(self, path: str) -> list[OriginValue]:
         """Return every place that sets the key or section ``path``, in order of precedence."""
         found = ((place, _at(tree, path)) for place, tree in self._layers)
-        return [Setting(place, value) for place, value in found if value is not NO_VALUE]
+        return [OriginValue(place, value) for place, value in found if value is not NO_VALUE]
 
     def place(self, path: str) -> str | None:
         """Return what decides the value of the key ``path``; None where nothing sets it."""
@@ -114,7 +114,8 @@ def brief(value: Any) -> str:
 
 
 def _marked(tree: Any, place: str) -> Any:
-    """Return ``tree`` with a mark on every value; null has none, as it stands for no section."""
+    """Return ``tree`` with a mark on every value; null has none, as it means that a section is
+    absent."""
     if isinstance(tree, Mapping):
         return {key: _marked(value, place) for key, value in tree.items()}
     if isinstance(tree, list) and tree:

@@ -186,7 +186,7 @@ def _members(kind: type[BaseException]) -> set[str]:
 
 @lru_cache(maxsize=4)
 def _values(environment: frozenset[tuple[str, str]]) -> list[str]:
-    """Return what stands for the secrets of ``environment`` in a text, the longest first."""
+    """Return what replaces the secrets of ``environment`` in a text, the longest first."""
     values: set[str] = set()
     for name, value in environment:
         if not _is_secret(name, value):

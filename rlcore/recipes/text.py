@@ -1,4 +1,4 @@
-"""YAML of recipes and overrides: each key once, ``2e-6`` a number, quoted text as it stands; and
+"""YAML of recipes and overrides: each key once, ``2e-6`` a number, quoted text as it is; and
 within limits, as anchors, brackets and length can ask for more than a machine has."""
 
 import re
@@ -64,7 +64,7 @@ class _Loader(BoundedLoader):
             line = key.start_mark.line + 1
             if key.value in lines:
                 raise _RepeatedKeyError(
-                    f"the key '{key.value}' stands on line {lines[key.value]} and again on line"
+                    f"the key '{key.value}' is on line {lines[key.value]} and again on line"
                     f" {line}, and only one of them could hold; remove the other"
                 )
             lines[key.value] = line

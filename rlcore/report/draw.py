@@ -1,6 +1,6 @@
 """Curves as panels of a picture (of a report, of a run's page, of a study): which, and how.
 
-Every picture is a ``Figure`` of its own: matplotlib's ``pyplot`` keeps a state that a thread beside
+Every picture is a separate ``Figure``: matplotlib's ``pyplot`` keeps a state that a thread beside
 the run may not share. The ground is transparent; the ink has a contrast above 4 on white and on
 the dark ground of GitHub and of both UIs.
 """

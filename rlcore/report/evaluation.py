@@ -26,7 +26,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EvaluationRow:
     """One metric on one part of the test split; a label without it has None. ``is_zero``: of every
     label."""
 
@@ -39,20 +39,20 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationTable:
     """``rows``: what says how good it is. ``others``: the rest."""
 
     labels: Sequence[str]
-    rows: Sequence[Row]
-    others: Sequence[Row]
+    rows: Sequence[EvaluationRow]
+    others: Sequence[EvaluationRow]
 
     @property
-    def shown(self) -> list[Row]:
+    def shown(self) -> list[EvaluationRow]:
         """All rows but those of ``others`` that are 0 of every label."""
         return [*self.rows, *(row for row in self.others if not row.is_zero)]
 
 
-def of_checkpoints(eval_results: pl.DataFrame | None) -> Evaluation | None:
+def of_checkpoints(eval_results: pl.DataFrame | None) -> EvaluationTable | None:
     """Return an ``eval_results`` table with a column per checkpoint; None without one."""
     if eval_results is None or not eval_results.height:
         return None
@@ -61,7 +61,7 @@ def of_checkpoints(eval_results: pl.DataFrame | None) -> Evaluation | None:
     return side_by_side(parts)
 
 
-def of_runs(tables: Mapping[str, pl.DataFrame | None]) -> Evaluation | None:
+def of_runs(tables: Mapping[str, pl.DataFrame | None]) -> EvaluationTable | None:
     """Return the newest checkpoint of each run's ``eval_results``, a column per run."""
     last = {
         name: table.filter(pl.col("checkpoint") == table["checkpoint"][-1])
@@ -71,7 +71,7 @@ def of_runs(tables: Mapping[str, pl.DataFrame | None]) -> Evaluation | None:
     return side_by_side({name: last.get(name, pl.DataFrame()) for name in tables}) if last else None
 
 
-def side_by_side(tables: Mapping[str, pl.DataFrame]) -> Evaluation:
+def side_by_side(tables: Mapping[str, pl.DataFrame]) -> EvaluationTable:
     """Return the rows of ``eval_results`` tables of one checkpoint each, by label."""
     found: dict[tuple[str, str, str], dict[str, dict[str, float]]] = {}
     for label, table in tables.items():
@@ -85,12 +85,12 @@ def side_by_side(tables: Mapping[str, pl.DataFrame]) -> Evaluation:
     main = [row for row in rows if row.metric.startswith(ACCURACIES)]
     if not main:  # nothing judges correctness
         main = [row for row in rows if row.metric.endswith("/score")]
-    return Evaluation(list(tables), main, [row for row in rows if row not in main])
+    return EvaluationTable(list(tables), main, [row for row in rows if row not in main])
 
 
 def _row(
     where: tuple[str, str, str], by_label: Mapping[str, Mapping[str, float]], labels: list[str]
-) -> Row:
+) -> EvaluationRow:
     source, subset, metric = where
     is_share = any(part in metric for part in SHARES)
     low, high = 0.0, 1.0
@@ -109,7 +109,7 @@ def _row(
         for colour, label in enumerate(labels)
     ]
     rows = by_label.values()
-    return Row(
+    return EvaluationRow(
         part="all"
         if source == ALL
         else source

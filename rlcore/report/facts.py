@@ -16,7 +16,7 @@ from rlcore.diagnostics.types import Evidence
 from rlcore.diagnostics.watch import Finding, diagnose
 from rlcore.report.draw import RL, Curves, curves
 from rlcore.report.draw import STAGES as TRAINED
-from rlcore.report.evaluation import Evaluation, of_checkpoints
+from rlcore.report.evaluation import EvaluationTable, of_checkpoints
 from rlcore.report.samples import Asked, answers_of_checkpoints
 from rlcore.results.folders import SUMMARY
 from rlcore.results.metrics import metrics_frame
@@ -43,7 +43,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageFacts:
     """A stage that the run has come to, and its artifact.
 
     ``made_from``: role -> name of an artifact. ``origins``: role -> the stage that made it, or a
@@ -105,7 +105,7 @@ class Facts:
     last: str
     iteration: int
     recorded: Iterations | None
-    stages: Sequence[Stage]
+    stages: Sequence[StageFacts]
     restarts: Sequence[RestartRecord]
     sheets: Sequence[Sheet]
     metrics: Mapping[str, pl.DataFrame]
@@ -133,7 +133,7 @@ class Facts:
         return proxy_and_truth(known)
 
     @cached_property
-    def evaluation(self) -> Evaluation | None:
+    def evaluation(self) -> EvaluationTable | None:
         """The figures of its checkpoints side by side."""
         return of_checkpoints(self.eval_results)
 
@@ -241,10 +241,10 @@ def _state(
     if fatal:
         return "failed", f"{fatal[-1].message} ({fatal[-1].check}): {fatal[-1].remedy}"
     where = "in" if newest.sha256 is None else "after"
-    return "unfinished", f"It goes on, or was ended, {where} the stage {newest.stage}."
+    return "unfinished", f"It is under way, or was ended, {where} the stage {newest.stage}."
 
 
-def _stages(run: Run, made: Mapping[str, Manifest | None]) -> list[Stage]:
+def _stages(run: Run, made: Mapping[str, Manifest | None]) -> list[StageFacts]:
     """Return the stages that ``run`` has come to, in order; ``made``: their manifests."""
     makers = {(row.result_kind, row.result_key): row.stage for row in run.stages.values()}
     planned = {str(stage): reads for stage, reads in stage_parents(run.recipe).items()}
@@ -263,7 +263,7 @@ def _stages(run: Run, made: Mapping[str, Manifest | None]) -> list[Stage]:
         parents = {} if manifest is None else manifest.parents
         rows = {} if manifest is None else manifest.rows
         stages.append(
-            Stage(
+            StageFacts(
                 name=row.stage,
                 state=state,
                 seconds=row.seconds,
@@ -311,7 +311,7 @@ def _sheets(dataset: Manifest | None) -> list[Sheet]:
     return datasheet(counts) if counts else []  # that of the Python API has none
 
 
-def _exported(run: Run, stages: Sequence[Stage]) -> str:
+def _exported(run: Run, stages: Sequence[StageFacts]) -> str:
     """Return where the exported model is: a path of the machine that ran the stage, or a URL."""
     made = [stage for stage in stages if stage.name == "export" and stage.state in (MADE, CACHED)]
     return f"{run.store.root}/{made[0].artifact}" if made else ""
@@ -346,7 +346,7 @@ def _findings(
     except ArtifactError:
         stored = []
     # An error ends an iteration before it has metrics; what an earlier attempt died of is over.
-    # One of a longer run that went on here is not this run's.
+    # One of a longer run that continued here is not this run's.
     at_end = [
         row
         for row in stored

@@ -1,7 +1,7 @@
 """The parts of a report that the run's page shows, as Markdown of ``templates/page.md``.
 
 Text of a model, a data set or a reward is escaped by the template engine: all that a template
-inserts and that is no ``Literal``.
+inserts and that is no ``PageMarkup``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ Pictures = Callable[[str, Any, Callable[[], bytes]], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PageSection:
     """One part of a page: the name of its artifact, what it is, and its text."""
 
     key: str
@@ -32,11 +32,11 @@ class Part:
     markdown: str
 
 
-class Literal(str):
+class PageMarkup(str):
     """Text that is already what it should be on the page."""
 
 
-def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[Part]:
+def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSection]:
     """Yield what the page shows of ``facts`` now; ``folder``: that of the report, which is linked.
 
     Begins with where the run is, or why it ended, and what it came to.
@@ -45,7 +45,7 @@ def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[Part]:
     told = partial(_part, facts=facts)
     yield told("run", "Where this run is, or why it ended.", address=address, report=folder / INDEX)
     if facts.restarts:
-        why = "Workers that died or hung, after which the run went on; times are UTC."
+        why = "Workers that died or hung, after which the run continued; times are UTC."
         yield told("restarts", why)
     for stage in STAGES:
         first, every = facts.curves.of(stage)
@@ -80,10 +80,10 @@ def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[Part]:
     yield told("lineage", why, picture=drawn, address=address)
 
 
-def _part(name: str, description: str, *, facts: Facts, key: str = "", **given: Any) -> Part:
+def _part(name: str, description: str, *, facts: Facts, key: str = "", **given: Any) -> PageSection:
     """Return the part that the macro ``name`` of the template renders from ``facts``."""
     text = getattr(_template().module, name)(facts, **given)
-    return Part(key or name, description, str(text).strip())
+    return PageSection(key or name, description, str(text).strip())
 
 
 @cache
@@ -91,24 +91,24 @@ def _template() -> Template:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         # For every expression, so that none is missed.
-        finalize=lambda value: value if isinstance(value, Literal) else plain(str(value)),
+        finalize=lambda value: value if isinstance(value, PageMarkup) else plain(str(value)),
         autoescape=False,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "literal": Literal,
-        "number": lambda value: Literal(number(value)),
-        "fixed": lambda value, digits: Literal(f"{value:,.{digits}f}"),
-        "quoted": lambda text: Literal(quoted(text)),
-        "code": lambda text: Literal(code(text)),
+        "literal": PageMarkup,
+        "number": lambda value: PageMarkup(number(value)),
+        "fixed": lambda value, digits: PageMarkup(f"{value:,.{digits}f}"),
+        "quoted": lambda text: PageMarkup(quoted(text)),
+        "code": lambda text: PageMarkup(code(text)),
         "row": _row,
     }
     return environment.get_template("page.md")
 
 
-def _row(cells: Sequence[Any]) -> Literal:
+def _row(cells: Sequence[Any]) -> PageMarkup:
     """Return a row of a table, its text escaped."""
-    shown = (one if isinstance(one, Literal) else plain(str(one)) for one in cells)
-    return Literal(f"| {' | '.join(shown)} |")
+    shown = (one if isinstance(one, PageMarkup) else plain(str(one)) for one in cells)
+    return PageMarkup(f"| {' | '.join(shown)} |")

@@ -20,7 +20,7 @@ PROMPTS = 4  # shown
 ROLLOUTS = 16  # iterations whose rollouts are read
 ROLLOUT_BYTES = 64 * 2**20  # of their files together
 COLUMNS = 24  # iterations whose scores are read
-FEW_SCORES = 6  # different scores up to which each has a row of its own
+FEW_SCORES = 6  # different scores up to which each has its own row
 BINS = 8
 _ANSWERS = ["trajectory_id", "uid", "sample", "iteration", "response", "finish_reason"]
 _GREEDY = ["trajectory_id", "response", "finish_reason"]
@@ -28,7 +28,7 @@ _SCORED = ["trajectory_id", "score", "outcome"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SampledResponse:
     """One answer: of which iteration or checkpoint, and its score (None: it has none)."""
 
     by: str
@@ -43,7 +43,7 @@ class Asked:
 
     prompt: str
     ground_truth: str | None
-    answers: Sequence[Answer]
+    answers: Sequence[SampledResponse]
     source: str = ""
 
 
@@ -109,7 +109,7 @@ def answers_of_checkpoints(completions: pl.DataFrame, most: int) -> list[Asked]:
     for uid in chosen:
         rows = shown.filter(pl.col("uid") == uid).to_dicts()
         answers = [
-            Answer(
+            SampledResponse(
                 row["checkpoint"],
                 spoken_text(row["response"], row["turns"]),
                 row["score"],
@@ -153,7 +153,7 @@ def scores(run: Run) -> Scores | None:
     return Scores(list(by_iteration), labels, counts / np.maximum(counts.sum(axis=0), 1))
 
 
-def _answer(rows: pl.DataFrame, iteration: int) -> Answer:
+def _answer(rows: pl.DataFrame, iteration: int) -> SampledResponse:
     """Return the first sample of an iteration: not the best one, nor the worst."""
     group = rows.filter(pl.col("iteration") == iteration).sort("sample")
     row = group.row(0, named=True)
@@ -161,7 +161,7 @@ def _answer(rows: pl.DataFrame, iteration: int) -> Answer:
     note = f"{row['outcome'] or 'not scored yet'}, {row['finish_reason']}"
     if group.height > 1 and mean.len():
         note += f"; mean of its {group.height} samples {mean.to_numpy().mean():.3g}"
-    return Answer(f"iteration {iteration}", row["response"], row["score"], note)
+    return SampledResponse(f"iteration {iteration}", row["response"], row["score"], note)
 
 
 def _validated(run: Run) -> list[pl.DataFrame]:
@@ -244,7 +244,7 @@ def _columns(
     run: Run, kind: str, name: str, columns: list[str], table: str = ""
 ) -> pl.DataFrame | None:
     """Return columns of a record's table (default: ``kind``); None where it is gone or damaged, as
-    while a run goes on.
+    while a run is under way.
 
     The contract of the table is not checked: reading its other columns would take the time.
     """

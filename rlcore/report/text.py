@@ -7,7 +7,7 @@ import unicodedata
 from rlcore.recipes.redaction import redact
 
 SHOWN_CHARACTERS = 2000  # of one prompt or response
-TAIL = 500  # of these, from its end: answers stand there
+TAIL = 500  # of these, from its end: answers are there
 # Phases of an RL iteration, by the metric of their time: timing_s/<name>.
 PHASES = {
     "gen": "rollout",

@@ -31,7 +31,7 @@ from rlcore.report.facts import (
     Ending,
     Facts,
     Iterations,
-    Stage,
+    StageFacts,
     gather,
 )
 from rlcore.report.text import PHASES, clean, cut, duration, number, shortened
@@ -45,7 +45,7 @@ FILLS = {MADE: "#d7f0dd", CACHED: "#e5e7eb", OPEN: "#fff3cd", GONE: "#fde2e1"}
 EDGES = ("#2a6fdb", "#d9731a", "#2f8f4e", "#8e44ad", "#c0392b", INK, "#b58900")
 
 
-def lineage_png(stages: Sequence[Stage], iterations: Iterations | None) -> bytes:
+def lineage_png(stages: Sequence[StageFacts], iterations: Iterations | None) -> bytes:
     """Return the picture of ``stages``. The number of ``iterations`` is in it once the stage rl has
     ended, so that it is the same picture until then."""
     places = {stage.name: index for index, stage in enumerate(stages)}
@@ -133,9 +133,9 @@ def write_report(
     """Write the report of ``run`` as ``name`` into ``folder``, whole or not at all; return its
     path.
 
-    The run may go on, have ended or have been killed; ``ending`` says how, where that is known.
-    ``facts``: those of ``gather``, from who has them already. Raises UserError for a run without
-    stages, and where the folder cannot be written.
+    The run may be under way, have ended or have been killed; ``ending`` says how, where that is
+    known. ``facts``: those of ``gather``, from who has them already. Raises UserError for a run
+    without stages, and where the folder cannot be written.
     """
     facts = facts or gather(run, ending)
     there = {stage.name for stage in facts.stages}

@@ -1,1 +1,2 @@
-"""The results of runs: metrics, SQL over all artifacts, and the summary of one run."""
+"""What is read of finished and running work: runs and their folders, metrics, SQL over all
+artifacts, lineage, comparison, retention. Nothing here trains."""

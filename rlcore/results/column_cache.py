@@ -29,7 +29,7 @@ _LEFT_OUT = 0.25  # share of files not in it, from which on it is made again
 
 
 @dataclass(frozen=True, slots=True)
-class TableFile:
+class HeldTable:
     """The verified file of a table in one artifact; ``place``: ``<kind>/<key>``."""
 
     place: str
@@ -44,7 +44,7 @@ class Held:
         self._connection, self._index = connection, index
 
     def load(
-        self, table: str, files: Sequence[TableFile], columns: Collection[str]
+        self, table: str, files: Sequence[HeldTable], columns: Collection[str]
     ) -> list[int | None]:
         """Create ``_store.<table>_held`` with ``columns`` and ``source``; return the source of each
         file, None where its rows are not in it. Made (again) where too much is missing."""
@@ -58,7 +58,7 @@ class Held:
         return found
 
     def _restore(
-        self, table: str, files: Sequence[TableFile], columns: Collection[str]
+        self, table: str, files: Sequence[HeldTable], columns: Collection[str]
     ) -> list[int | None]:
         number: dict[tuple[str, str], int] = {}
 
@@ -74,10 +74,10 @@ class Held:
         self._index.kept.read(_name(table), create)
         return [number.get((file.place, file.sha256)) for file in files]
 
-    def _make(self, table: str, files: Sequence[TableFile]) -> None:
+    def _make(self, table: str, files: Sequence[HeldTable]) -> None:
         """Copy the columns of all files that have not only just changed."""
 
-        def unchanged(file: TableFile) -> bool:
+        def unchanged(file: HeldTable) -> bool:
             return self._index.is_unchanged(file.place, f"{table}.parquet", file.path)
 
         copied = [file for file in files if unchanged(file)]

@@ -20,7 +20,7 @@ READ = ("base_model", "prepare_data")  # stages whose results are what a run sta
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RunDifference:
     """One thing that runs do not have in common; ``values``: one per run, None where it has
     none."""
 
@@ -29,7 +29,7 @@ class Setting:
     values: tuple[str | None, ...]
 
 
-def differing_settings(runs: Sequence[Run]) -> list[Setting]:
+def differing_settings(runs: Sequence[Run]) -> list[RunDifference]:
     """Return in what ``runs`` differ: recipe, then code, then data. Raises ArtifactError where a
     result of theirs is damaged, UserError for a run without records."""
     manifests = [_manifests(run) for run in runs]
@@ -46,10 +46,18 @@ def differing_settings(runs: Sequence[Run]) -> list[Setting]:
     inputs = [_inputs(run, made) for run, made in zip(runs, manifests, strict=True)]
     return [
         *recipe_differences([run.recipe.model_dump(mode="json") for run in runs]),
-        *(Setting("code", stage, values) for stage, values in code.items() if _differ(values)),
-        *(Setting("data", stage, values) for stage, values in data.items() if _differ(values)),
         *(
-            Setting("data", url, values)
+            RunDifference("code", stage, values)
+            for stage, values in code.items()
+            if _differ(values)
+        ),
+        *(
+            RunDifference("data", stage, values)
+            for stage, values in data.items()
+            if _differ(values)
+        ),
+        *(
+            RunDifference("data", url, values)
             for url in dict.fromkeys(url for read in inputs for url in read)
             if len(set(values := tuple(read.get(url) for read in inputs))) > 1
             and all(inputs)  # a store of before has no such table
@@ -57,11 +65,11 @@ def differing_settings(runs: Sequence[Run]) -> list[Setting]:
     ]
 
 
-def recipe_differences(recipes: Sequence[Mapping[str, Any]]) -> list[Setting]:
+def recipe_differences(recipes: Sequence[Mapping[str, Any]]) -> list[RunDifference]:
     """Return the dotted keys whose values are not the same in all ``recipes``, in their order."""
     flat = [{key: _text(value) for key, value in leaves(recipe)} for recipe in recipes]
     keys = dict.fromkeys(key for recipe in flat for key in recipe if key not in NAMES)
-    rows = [Setting("recipe", key, tuple(recipe.get(key) for recipe in flat)) for key in keys]
+    rows = [RunDifference("recipe", key, tuple(recipe.get(key) for recipe in flat)) for key in keys]
     return [row for row in rows if len(set(row.values)) > 1]
 
 
@@ -106,7 +114,7 @@ Section = tuple[str, Rows]
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class TrainingMetric:
     """One figure of training; ``values``: one per run, None where it has none."""
 
     name: str
@@ -133,8 +141,8 @@ class Comparison:
     """What runs have in common and what not; each is paired with the first of ``runs``."""
 
     runs: tuple[str, ...]
-    settings: list[Setting]
-    figures: list[Figure]
+    settings: list[RunDifference]
+    figures: list[TrainingMetric]
     pairs: dict[str, list[Difference]]  # by run, but the first
     notes: list[str]
 
@@ -191,7 +199,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
     settings = differing_settings(runs)
     frames = [{stage: _metrics(run, stage) for stage in ("rl", "sft")} for run in runs]
     figures = [
-        Figure(name, tuple(_figure(frame[stage], metric, of) for frame in frames))
+        TrainingMetric(name, tuple(_figure(frame[stage], metric, of) for frame in frames))
         for name, (stage, metric, of) in _FIGURES.items()
     ]
     pairs, notes = _paired(runs)

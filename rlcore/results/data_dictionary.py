@@ -39,7 +39,7 @@ _LINEAGE = {
 _RUNS = {
     "began": "when the run came to its first stage, ISO 8601, UTC",
     "seconds": "duration of its stages that have ended, s",
-    "state": "completed; or unfinished: it goes on, failed, or was killed",
+    "state": "completed; or unfinished: it is under way, failed, or was killed",
     "stage": "the last stage that it came to",
     "iterations": "last RL iteration with metrics; null before the first",
     "planned": "RL iterations that it was to have; where another version wrote its recipe, the last"
@@ -48,7 +48,7 @@ _RUNS = {
     "accuracy_sft": "greedy accuracy after SFT, alike",
     "accuracy_rl": "greedy accuracy after RL, alike",
     "records_key": "key of what its RL recorded: records_key of rollouts, rewards, metrics, ...;"
-    " runs that found the same RL in the store share it, and so does a longer run that went on"
+    " runs that found the same RL in the store share it, and so does a longer run that continued"
     " there: rows of iterations up to planned are this run's",
     "dataset_key": "key of its artifact of kind dataset; null where the stage has not ended",
     "policy_key": "key of its artifact of kind policy, alike",

@@ -1,4 +1,5 @@
-"""Where runs keep their files. Light: the command line looks at the folders of runs, too."""
+"""Where runs keep their files: names of folders, and the runs below them. Light: the command line
+looks there, too."""
 
 import os
 import secrets

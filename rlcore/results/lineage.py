@@ -1,6 +1,7 @@
 """What an artifact was made from, and what was made from it, each artifact verified.
 
-Breadth first over the parents in manifests: an artifact stands once, however many paths lead to it.
+Breadth first over the parents in manifests: an artifact is listed once, however many paths lead to
+it.
 """
 
 import json
@@ -134,7 +135,7 @@ def trace(store: ArtifactReader, start: Sequence[ArtifactRef], *, forward: bool 
 def fold(nodes: Sequence[Node]) -> list[tuple[list[Node], str]]:
     """Return ``nodes`` with the records of a run's iterations taken together, and a name for each.
 
-    What has a problem or ends the chain stands alone.
+    What has a problem or ends the chain is listed alone.
     """
     groups: dict[tuple[str, ...], list[Node]] = {}
     for node in nodes:

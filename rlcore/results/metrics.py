@@ -66,7 +66,7 @@ def publish_metrics(
 
 def stage_metrics(store: ArtifactReader, key: str, *, last: int | None = None) -> pl.DataFrame:
     """Return all stored metrics of the stage run ``key``, by step, up to step ``last``: a longer
-    run may have gone on there.
+    run may have continued there.
 
     Damaged ones are left out, with a warning: they cannot be measured again, and a finished run
     must not fail because of missing curves.

@@ -214,7 +214,7 @@ def _keep(
     lineage: Lineage,
     metadata: Mapping[str, Any],
 ) -> ArtifactRef:
-    """Return the artifact as it stands; write ``files`` where there is none, or a damaged one."""
+    """Return the artifact as it is; write ``files`` where there is none, or a damaged one."""
     if (found := store.find_or_discard(kind, key, logger.warning)) is not None:
         return found
     with store.scratch() as scratch:

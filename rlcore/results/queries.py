@@ -36,7 +36,7 @@ _RELATIONS = {"BASE_TABLE", "SUBQUERY", "JOIN", "EMPTY", "EMPTY_FROM", "TABLE_FU
 
 
 def by_name_only(statement: Any) -> bool:
-    """Return whether a column of a table counts only where its name stands in the statement, which
+    """Return whether a column of a table counts only where its name is in the statement, which
     is given as ``json_serialize_sql`` writes it.
 
     Not so with a star, a natural join, renamed columns (``FROM t(a, b)``), a whole row (``SELECT t
@@ -88,7 +88,7 @@ def query(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """The rows of a SELECT, each as long as ``columns``."""
 
     columns: list[str]
@@ -101,10 +101,10 @@ class Answer:
 
 def answer(
     store: ArtifactReader, sql: str, on_damage: Callable[[str], None] | None = None
-) -> Answer:
+) -> QueryResult:
     """Return the rows of one SELECT as Python values; else as ``query``."""
     with selected(store, sql, on_damage) as relation:
-        return Answer(relation.columns, relation.fetchall())
+        return QueryResult(relation.columns, relation.fetchall())
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class _Token:
 
     @property
     def name(self) -> str:
-        """The identifier that it stands for, as DuckDB compares them."""
+        """The identifier that it is, as DuckDB compares them."""
         return self.text.strip('"').lower()
 
 

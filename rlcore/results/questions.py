@@ -1,4 +1,4 @@
-"""Questions that people ask of a run, as SQL over the store's views, to go on from."""
+"""Questions that people ask of a run, as SQL over the store's views, to build on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from schemas.errors import UserError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class NamedQuestion:
     """``sql``: with ``{run}``, and in a comparison ``{other}`` and ``{recipe_keys}``, rows (key,
     value, value) that differ; else with the condition on what RL recorded of the run: ``{rows}`` of
     trajectories, ``{steps}`` of metrics, ``{reports}`` of diagnostics. All as SQL.
@@ -27,8 +27,8 @@ class Question:
 
 _TRAJECTORIES = {"rollouts": "rl", "rewards": "rl"}
 _PROMPTS = "(select distinct on (uid) uid, prompt[-1].content as prompt, ground_truth from prompts)"
-QUESTIONS: dict[str, Question] = {
-    "never-rewarded": Question(
+QUESTIONS: dict[str, NamedQuestion] = {
+    "never-rewarded": NamedQuestion(
         "prompts that were never rewarded",
         "No sample was right; where nothing checks correctness, none scored above the run's least."
         " A prompt that is too hard, has a wrong ground truth, or whose answers the reward cannot"
@@ -44,7 +44,7 @@ having not coalesce(bool_or(t.correct), max(t.score) > (
 order by samples desc, t.uid""",
         {**_TRAJECTORIES, "prompts": "prepare_data"},
     ),
-    "reward-by-prompt": Question(
+    "reward-by-prompt": NamedQuestion(
         "reward of each prompt",
         "Worst first. early and late: mean score in the first and in the second half of the run's"
         " iterations; null where the prompt was not drawn then.",
@@ -59,7 +59,7 @@ from t left join {_PROMPTS} p using (uid)
 group by t.uid, p.prompt order by score, t.uid""",
         {**_TRAJECTORIES, "prompts": "prepare_data"},
     ),
-    "length-against-reward": Question(
+    "length-against-reward": NamedQuestion(
         "reward by length of the response",
         "Ten equal parts of the trajectories, the shortest first. A score that rises with length"
         " while correct does not is a reward for length; a fall in the last part with cut_off near"
@@ -75,7 +75,7 @@ select part, min(tokens) as tokens_from, max(tokens) as tokens_to, count(*) as r
 from parts group by part order by part""",
         _TRAJECTORIES,
     ),
-    "hacking": Question(
+    "hacking": NamedQuestion(
         "responses that score high and are wrong",
         "Verdict false, and a score of at least the median of right responses. Read them: what"
         " they share is what the reward pays for. None is the best answer; without verdicts there"
@@ -89,7 +89,7 @@ from t where not correct and score >= usual
 order by iteration desc, score desc, uid""",
         _TRAJECTORIES,
     ),
-    "slowest": Question(
+    "slowest": NamedQuestion(
         "the slowest iterations, and where their time went",
         "Seconds by phase. testing: validation; save: the checkpoint; outside: what no phase"
         " accounts for.",
@@ -110,7 +110,7 @@ select iteration, max(value) filter (name = 'timing_s/step') as seconds,
 from t group by iteration having seconds is not null order by seconds desc limit 20""",
         {"metrics": "rl"},
     ),
-    "skipped": Question(
+    "skipped": NamedQuestion(
         "rows that were stale, or taught nothing",
         "By iteration. unscored: no score (timeout, error, aborted); untrained: no advantage,"
         " since their group was left out or their score is missing; stale: sampled by weights of an"
@@ -128,7 +128,7 @@ from (
 group by iteration order by iteration""",
         {**_TRAJECTORIES, "advantages": "rl"},
     ),
-    "findings": Question(
+    "findings": NamedQuestion(
         "what the checks found",
         "Periods in which a check failed, with what to change; none means that nothing was found.",
         """
@@ -136,7 +136,7 @@ select began, ended, severity, "check", value, message, remedy
 from diagnostics where {reports} order by began, "check\"""",
         {"diagnostics": "rl"},
     ),
-    "changed": Question(
+    "changed": NamedQuestion(
         "what differs between two runs",
         "Keys of the recipe, then the code, the inputs and the result of each stage, as digests;"
         " what is equal is left out.",
@@ -166,7 +166,7 @@ order by list_position(['recipe', 'code', 'inputs', 'result'], what), name""",
 }
 
 
-def question(name: str) -> Question:
+def question(name: str) -> NamedQuestion:
     """Return the question ``name``; raises UserError with the nearest for an unknown one."""
     if name not in QUESTIONS:
         raise UserError(
@@ -230,7 +230,7 @@ def _planned(store: ArtifactReader, run: str, on_damage: Callable[[str], None]) 
 
 
 def _of_run(records: str, column: str, planned: int | None) -> str:
-    """Return the condition on rows of a run; a longer one may have gone on with its records."""
+    """Return the condition on rows of a run; a longer one may have continued with its records."""
     mine = f"records_key = {constant(records)}"
     return mine if planned is None else f"{mine} and {column} <= {planned}"
 
@@ -263,7 +263,7 @@ def _refuse_missing(
     for table, stage in QUESTIONS[name].needs.items():
         if stage not in stages:
             reason = f"which the stage {stage} writes, and it has not come to that stage"
-            remedy = "wait until it does, or run its recipe again: it goes on where it stopped"
+            remedy = "wait until it does, or run its recipe again: it continues where it stopped"
         elif (stages[stage], table) not in written:
             reason = f"which the stage {stage} writes, and has not written or no longer has"
             remedy = (

@@ -47,7 +47,7 @@ UNNEEDED = "no root needs it"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RetentionSettings:
     """What is kept. ``keep_runs``: completed ones of each recipe, and what did not complete after
     the last of them; ``keep_champions``: of each name, None for all; ``keep_rollouts``: newest
     iterations of RL with their tables, None for what the recipe says; ``least_age_h``: hours for
@@ -104,7 +104,7 @@ def size_of(manifest: Manifest) -> int:
     return sum(entry.bytes for entry in manifest.files.values())
 
 
-def make_plan(store: ArtifactStore, settings: Settings) -> Plan:
+def make_plan(store: ArtifactStore, settings: RetentionSettings) -> Plan:
     """Return what of ``store`` goes and what does not. Changes nothing.
 
     Raises UserError where there is no root, ArtifactError where a manifest is damaged: what was
@@ -125,7 +125,7 @@ def make_plan(store: ArtifactStore, settings: Settings) -> Plan:
     return plan
 
 
-def survey(store: ArtifactStore, settings: Settings) -> Plan:
+def survey(store: ArtifactStore, settings: RetentionSettings) -> Plan:
     """Return the plan whatever it says, to be looked at."""
     seen, damage = roots_seen(store), list[str]()
     manifests = {f"{m.kind}/{m.key}": m for m in store.manifests(damage.append)}
@@ -233,7 +233,7 @@ class Collected:
 
 
 def collect(
-    store: ArtifactStore, plan: Plan, settings: Settings, log: Callable[[str], None]
+    store: ArtifactStore, plan: Plan, settings: RetentionSettings, log: Callable[[str], None]
 ) -> Collected:
     """Remove what ``plan``, made with ``settings``, names, and leftovers of killed removals.
 
@@ -351,7 +351,7 @@ class Checked:
 
 def check_all(store: ArtifactReader) -> Iterator[Checked]:
     """Yield every artifact once it was read: manifest and its seal, names, sizes and digests of
-    files. Of a bucket each is downloaded anew, into a folder that is removed after it.
+    files. Of a bucket each is downloaded again, into a folder that is removed after it.
 
     Raises ArtifactError where the store cannot be read.
     """

@@ -21,7 +21,7 @@ PINNED = "pinned"  # as what they name it
 @dataclass(frozen=True, slots=True)
 class Root:
     """A reason to keep artifacts. ``places``: ``<kind>/<key>`` of those that it names itself;
-    ``resumes``: first parts of keys below which something is under way, or may be gone on with."""
+    ``resumes``: first parts of keys below which something is under way, or may be continued."""
 
     name: str
     places: frozenset[str]

@@ -1,4 +1,4 @@
-"""One run of the pipeline as it is recorded, whether it goes on, has ended or was killed."""
+"""One run of the pipeline as it is recorded, whether it is under way, has ended or was killed."""
 
 import json
 from collections.abc import Mapping
@@ -161,7 +161,7 @@ class Run:
 
     def recorded(self, kind: str) -> dict[int, list[str]]:
         """Return the keys of the records of ``kind`` of RL, by iteration, both in order; without
-        those of a longer run that went on here. Raises as ``records``."""
+        those of a longer run that continued here. Raises as ``records``."""
         found: dict[int, list[str]] = {}
         for name in self.store.keys(kind, f"{self.records(RL)}/"):
             number = name.rpartition("/")[2].partition("-")[0]

@@ -43,7 +43,7 @@ _DIGITS = re.compile(r"[0-9a-f]{6,64}")
 
 
 def subject(name: str, store: str, runs: Path = RUNS) -> tuple[ArtifactReader, list[ArtifactRef]]:
-    """Return the store and the artifacts that ``name`` stands for: of a run its last result, or
+    """Return the store and the artifacts that ``name`` means: of a run its last result, or
     the newest iteration where RL has not ended; of a file, or digits of its sha256, the records of
     the stages that read it.
 
@@ -88,7 +88,7 @@ def _of_run(run: Run) -> tuple[ArtifactReader, list[ArtifactRef]]:
             ]
         last = f"{stage.records_key}/{run.recipe.rl.iterations:06d}"
         records = run.store.keys("iterations", f"{stage.records_key}/")
-        records = [key for key in records if key <= last]  # a longer run may have gone on here
+        records = [key for key in records if key <= last]  # a longer run may have continued here
         if records and (ref := run.store.find("iterations", records[-1])) is not None:
             return run.store, [ref]
     raise UserError(f"the run '{run.name}' has made nothing yet; its stage {stages[-1].stage} runs")

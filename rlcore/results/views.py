@@ -1,4 +1,4 @@
-"""The SQL views over a store (DuckDB): what each name in a statement stands for."""
+"""The SQL views over a store (DuckDB): what each name in a statement means."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from rlcore.results.column_cache import Held, TableFile, parquet_rows
+from rlcore.results.column_cache import Held, HeldTable, parquet_rows
 from rlcore.results.conditions import constant
 from rlcore.results.data_dictionary import JOINED, column_descriptions, holder
 from rlcore.results.index import Index
@@ -216,7 +216,7 @@ class Views:
     ) -> None:
         name = f"{table}.parquet"
         files = [
-            TableFile(
+            HeldTable(
                 h.place,
                 h.sha256,
                 _plain(self._index.checked_file(h.place, h.content, name, h.sha256)),
@@ -237,7 +237,7 @@ class Views:
         self,
         table: str,
         holders: Sequence[_Holder],
-        files: Sequence[TableFile],
+        files: Sequence[HeldTable],
         sources: Sequence[int | None],
     ) -> None:
         """Create ``_store.<table>_files``: a row per file, by number, and whose it is."""
@@ -258,7 +258,7 @@ class Views:
     def _rows(
         self,
         table: str,
-        files: Sequence[TableFile],
+        files: Sequence[HeldTable],
         sources: Sequence[int | None],
         columns: Sequence[str],
         lacking: Sequence[tuple[str, ...]],

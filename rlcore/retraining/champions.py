@@ -2,7 +2,7 @@
 
 ``champions/<name>/<number>`` is an entry, from 1; the highest number is the champion. A gate writes
 ``decisions/<name>/<key>``, whose key is made of what was compared: asked twice, it is one decision
-and one look at the test prompts. Both are written in the turn of ``name``, a lease, and an entry
+and one look at the test prompts. Both are written under the lock of ``name``, a lease, and an entry
 only if the champion is still the one that it was to follow. Killed anywhere, an entry is whole or
 absent.
 """
@@ -37,7 +37,7 @@ from schemas.errors import UserError, did_you_mean
 
 DECISIONS = "decisions"
 FIRST, PROMOTED, BY_HAND, ROLLED_BACK = "first", "promoted", "by hand", "rolled back"
-TURN_S = 60.0  # how long another's turn, of a second or two, is waited for
+LOCK_WAIT_S = 60.0  # how long another's lock, held for a second or two, is waited for
 KEY_DIGITS = 32
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")  # as ``Recipe.name``
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Champion:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class GateRequest:
     """What a gate is asked about. ``champion``: the entry's number, 0 where there is none.
 
     ``evaluations``: the artifacts whose completions are compared, by role. ``settings``: the JSON
@@ -98,14 +98,14 @@ class Compared:
 
 
 @contextmanager
-def turn(store: ArtifactStore, name: str) -> Iterator[None]:
+def decision_lock(store: ArtifactStore, name: str) -> Iterator[None]:
     """Be the only one who writes decisions and champions of ``name``; another is waited for.
 
-    Raises LeaseError, naming the other, after ``TURN_S``.
+    Raises LeaseError, naming the other, after ``LOCK_WAIT_S``.
     """
     attempts = Retrying(
         retry=retry_if_exception_type(LeaseError),
-        stop=stop_after_delay(TURN_S),
+        stop=stop_after_delay(LOCK_WAIT_S),
         wait=wait_fixed(0.2),
         reraise=True,
     )
@@ -191,10 +191,10 @@ def add_champion(
     """Make ``export`` the champion of ``name`` that follows entry ``after`` (0: the first).
 
     The same promotion asked again is the entry that it made. Raises ChampionMoved where there is a
-    later entry, UserError where the export is not whole, LeaseError where another's turn lasts.
+    later entry, UserError where the export is not whole, LeaseError where another keeps the lock.
     """
     decision_key = None if decision is None else decision.key.rpartition("/")[2]
-    with turn(store, name):
+    with decision_lock(store, name):
         last = champion(store, name)
         now = 0 if last is None else last.number
         if last is not None and decision_key is not None and last.decision_key == decision_key:
@@ -256,15 +256,15 @@ def decisions(store: ArtifactReader, name: str) -> pl.DataFrame:
 
 def record_decision(
     store: ArtifactStore,
-    compared: Compared,
+    compared: GateRequest,
     decision: Decision,
     *,
     metric: str,
     recipe_digest: str = "",
     by: str = "",
 ) -> ArtifactRef:
-    """Keep ``decision`` under the key of what was compared; call it in the ``turn`` in which its
-    look was counted."""
+    """Keep ``decision`` under the key of what was compared; call it in the ``decision_lock`` in
+    which its look was counted."""
     shared = {
         "name": compared.name,
         "verdict": decision.verdict.value,

@@ -14,11 +14,11 @@ from rlcore.results.paired import prompt_values, with_question
 from rlcore.retraining.champions import (
     DECISIONS,
     Champion,
-    Compared,
+    GateRequest,
+    decision_lock,
     looks,
     prompts_digest,
     record_decision,
-    turn,
 )
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.reader import ArtifactReader
@@ -38,7 +38,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GateDecision:
     """A decision as it is kept."""
 
     ref: ArtifactRef
@@ -79,7 +79,7 @@ def ask(
     inputs_digest: str,
     recipe_digest: str = "",
     by: str = "",
-) -> Outcome:
+) -> GateDecision:
     """Return whether the export ``candidate`` may follow ``champion``; decided once for what is
     compared, and kept in the store.
 
@@ -90,7 +90,7 @@ def ask(
     sides = {"evaluation": side.evaluation}
     if champion_side is not None:
         sides["champion_evaluation"] = champion_side.evaluation
-    compared = Compared(
+    compared = GateRequest(
         name=name,
         champion=0 if champion is None else champion.number,
         candidate=candidate,
@@ -102,7 +102,7 @@ def ask(
         prompts_digest=prompts_digest(rows["uid"]),
         inputs_digest=inputs_digest,
     )
-    with turn(store, name):
+    with decision_lock(store, name):
         made = store.find(DECISIONS, f"{name}/{compared.key}")
         if made is None:
             look = looks(store, name, compared.prompts_digest) + 1
@@ -115,7 +115,7 @@ def ask(
 
 def _decide(
     store: ArtifactReader,
-    compared: Compared,
+    compared: GateRequest,
     section: RetrainSection,
     side: Side,
     champion_side: Side | None,
@@ -140,10 +140,10 @@ def _decide(
     )
 
 
-def _kept(store: ArtifactReader, ref: ArtifactRef) -> Outcome:
+def _kept(store: ArtifactReader, ref: ArtifactRef) -> GateDecision:
     rows = store.table(ref, DECISIONS).to_dicts()
     sentence = store.manifest(ref).metadata["sentence"]
-    return Outcome(ref, Verdict(rows[0]["verdict"]), sentence, rows)
+    return GateDecision(ref, Verdict(rows[0]["verdict"]), sentence, rows)
 
 
 def _values(store: ArtifactReader, side: Side, metric: str) -> pl.DataFrame:

@@ -54,7 +54,7 @@ class Observed:
 
 
 def observe(data: DataSection, newest_commit: Callable[[str], str] | None = None) -> Observed:
-    """Return what ``data`` stands for now.
+    """Return what ``data`` names now.
 
     ``newest_commit``: of a dataset of the hub, by name (default: what the hub answers). Raises
     UserError for a file that is missing, a pattern without files, and a dataset that the hub does

@@ -1,5 +1,5 @@
-"""How a loaded reward function is called: row by row, on a prompt's rows at once, or side by
-side.
+"""How the child process calls a loaded reward function: row by row, on a prompt's rows at once, or
+side by side.
 
 A function's exception is the outcome of its rows.
 """

@@ -6,7 +6,7 @@ or the pipe closes because the parent no longer waits or was killed, the first e
 the second has started. Messages are JSON, so neither side can execute what the other sends. The
 function's output is dropped.
 
-Asked to look at functions, the second process calls none: it loads each in a process of its own.
+Asked to look at functions, the second process calls none: it loads each in a separate process.
 """
 
 import ctypes
@@ -125,7 +125,7 @@ def _serve(link: socket.socket) -> None:
 
 
 def _looked_at(named: dict[str, Any]) -> dict[str, Any]:
-    """Load one function in a process of its own; return why it is refused, or how that ended."""
+    """Load one function in a separate process; return why it is refused, or how that ended."""
     read, write = os.pipe()
     loader = os.fork()
     if not loader:

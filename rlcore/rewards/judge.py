@@ -8,7 +8,7 @@ from typing import Any
 from rlcore.cluster.progress import advance
 from rlcore.rewards.judges.cache import JudgeCache
 from rlcore.rewards.judges.client import JudgeClient, Locks, NoAnswer
-from rlcore.rewards.judges.question import NoVerdict, Question, question_of, verdict_of
+from rlcore.rewards.judges.question import JudgeQuestion, NoVerdict, question_of, verdict_of
 from rlcore.rewards.judges.setup import JudgeSetup, key_of
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from schemas.errors import UserError
@@ -54,7 +54,7 @@ class JudgeFunction:
 
     async def _score(self, rows: Sequence[RewardRow]) -> list[Reward]:
         # Equal responses to equal prompts are one question.
-        asked: dict[str, tuple[Question, list[int]]] = {}
+        asked: dict[str, tuple[JudgeQuestion, list[int]]] = {}
         rewards: dict[int, Reward] = {}
         for index, row in enumerate(rows):
             try:
@@ -68,7 +68,7 @@ class JudgeFunction:
             self._judge_name, self._judge, self._cache, self._locks, self._run, self._key
         )
 
-        async def settle(question: Question, indices: list[int]) -> None:
+        async def judge_rows(question: JudgeQuestion, indices: list[int]) -> None:
             began = time.perf_counter()
             answer: str | NoAnswer | None = known.get(question.digest)
             if answer is None:
@@ -80,9 +80,9 @@ class JudgeFunction:
             for index in indices:
                 rewards[index] = self._reward(rows[index], question, answer, seconds)
 
-        async def settle_or_stop(question: Question, indices: list[int]) -> None:
+        async def judge_or_stop(question: JudgeQuestion, indices: list[int]) -> None:
             try:
-                await settle(question, indices)
+                await judge_rows(question, indices)
             except Exception as error:  # noqa: BLE001 - raised below, once nothing is under way
                 failures.append(error)
                 client.stop(tasks)
@@ -90,7 +90,7 @@ class JudgeFunction:
         failures: list[Exception] = []
         async with client:
             pulse = asyncio.create_task(_pulse())
-            tasks = [asyncio.create_task(settle_or_stop(*each)) for each in asked.values()]
+            tasks = [asyncio.create_task(judge_or_stop(*each)) for each in asked.values()]
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
             finally:
@@ -99,13 +99,13 @@ class JudgeFunction:
             raise failures[0]
         return [rewards[index] for index in range(len(rows))]
 
-    def _question(self, row: RewardRow) -> Question:
+    def _question(self, row: RewardRow) -> JudgeQuestion:
         return question_of(
             self._judge, response=row.response, prompt=row.prompt, ground_truth=row.ground_truth
         )
 
     def _reward(
-        self, row: RewardRow, question: Question, answer: str | NoAnswer, seconds: float
+        self, row: RewardRow, question: JudgeQuestion, answer: str | NoAnswer, seconds: float
     ) -> Reward:
         if isinstance(answer, NoAnswer):
             return _lost(row, str(answer), seconds=seconds)
@@ -136,7 +136,7 @@ def _lost(row: RewardRow, detail: str, **more: Any) -> Reward:
 
 
 async def _pulse() -> None:
-    """Report progress while the loop lives: each wait in it has a limit of its own."""
+    """Report progress while the loop lives: each wait in it has its own limit."""
     while True:
         advance()
         await asyncio.sleep(_PULSE_S)

@@ -185,7 +185,7 @@ def _ratio(text: str) -> list[Fraction]:
 
 
 def _words_in(text: str) -> set[str]:
-    """Return what stands in upright groups, in lower case."""
+    """Return what is in upright groups, in lower case."""
     return {group[1].strip().lower() for group in GROUP.finditer(text)} - {""}
 
 
@@ -202,7 +202,7 @@ def _time(text: str) -> tuple[int, str, bool] | None:
 
 
 def _chosen(said: str) -> str | None:
-    """Return the choice that an answer names, alone or with the number it stands for."""
+    """Return the choice that an answer names, alone or with the number it denotes."""
     if (alone := _CHOICE.fullmatch(said)) is not None:
         return alone[1].lower()
     both = _CHOICE_AND_VALUE.fullmatch(said)

@@ -2,9 +2,9 @@ r"""Whether two formulas have the same value, by math-verify, what it must not d
 sides of an equation say a value.
 
 It takes ``(2, 1)`` for the set of 1 and 2, ``X`` for ``x``, letters behind numbers for units, and
-values below its precision for zero, and drops the base of ``1001_2``: these are settled here before
-or after it. Inequalities and ``x \in`` become intervals first, since sympy may try for ever to
-solve an inequality that a policy wrote.
+values below its precision for zero, and drops the base of ``1001_2``: these are resolved here
+before or after it. Inequalities and ``x \in`` become intervals first, since sympy may try for ever
+to solve an inequality that a policy wrote.
 
 Importing this module takes a second or two.
 """

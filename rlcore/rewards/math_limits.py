@@ -1,4 +1,4 @@
-r"""Which answers are compared by value: small ones.
+r"""Bounds on the text of an answer, beyond which it is not compared by value.
 
 A policy can write a text that sympy would evaluate forever, and the verdict on it must not depend
 on a timeout. The bounds are checked on the text before anything is parsed: its length, the depth of
@@ -145,7 +145,7 @@ def _large_factorial(answer: str) -> str | None:
 
 def _exponent(text: str, start: int) -> str:
     """Return what the power sign before ``start`` raises to; all that follows where that is raised
-    to a power in turn."""
+    to a power one after another."""
     atom = _ATOM.match(text, start)
     assert atom is not None, "it matches the empty text"
     end, name = atom.end(), atom[0].lstrip("-+ ")
@@ -161,8 +161,8 @@ def _base(before: str) -> str:
         return number[0]
     if before[-1:] not in (*_CLOSE, "|", "!"):
         return ""
-    turned = before[::-1]
-    return turned[: _end(turned, 0, _CLOSE, _OPEN)][::-1]
+    backwards = before[::-1]
+    return backwards[: _end(backwards, 0, _CLOSE, _OPEN)][::-1]
 
 
 def _end(text: str, start: int, opening: str = _OPEN, closing: str = _CLOSE) -> int:

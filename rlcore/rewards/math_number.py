@@ -54,7 +54,7 @@ _PERCENT = re.compile(
     r"(?:\\?%|\\text\{\s*(?:\\?%|per ?cent(?:age)?)\s*\}|\bper ?cent(?:age)?)\s*$", re.IGNORECASE
 )
 _SCALED = re.compile(r"(.*[\d.}]) ?([A-Za-z ]+)")
-_ROUNDED = 6  # digits, of a decimal that stands for a fraction
+_ROUNDED = 6  # digits, of a decimal that denotes a fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def same_number(truth: Number, answer: Number, factor: Fraction = Fraction(1)) -
     r"""Return whether ``factor`` times ``answer`` equals ``truth``.
 
     50% is 1/2. A percent sign that one side leaves out is ignored above 1 (25 and 25%), as
-    math-verify does for integers, but not below: .5 is no .5%. A decimal stands for a fraction that
+    math-verify does for integers, but not below: .5 is no .5%. A decimal denotes a fraction that
     no decimal can be (.333333 for 1/3) if it is rounded to six digits or more; two decimals are
     equal if they are the same number.
     """
@@ -169,7 +169,7 @@ def _in_words(plain: str) -> Fraction | None:
 
 
 def scaled(value: Fraction, words: Sequence[str]) -> Fraction | None:
-    """Return ``value`` with each of ``words`` applied to it in turn; None where one is no scale.
+    """Return ``value`` with each of ``words`` applied to it in order; None where one is no scale.
 
     >>> scaled(Fraction(5), ["million"]), scaled(Fraction(8), ["squared"])
     (Fraction(5000000, 1), Fraction(64, 1))

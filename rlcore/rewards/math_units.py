@@ -114,7 +114,7 @@ def split_unit(
     text: str, *, letters: bool = False, also: frozenset[str] = frozenset()
 ) -> tuple[str, Unit | None]:
     r"""Return ``text`` without the unit at its end (or the sign of a currency before it), and the
-    unit; ``text`` as it is where what stands there is no unit.
+    unit; ``text`` as it is where what is there is no unit.
 
     ``letters``: one letter behind a number is a unit, too, where it is the name of one; ``also``:
     words that are of a unit.

@@ -1,4 +1,5 @@
-"""All reward workers of a run, and its reward model, as one scorer."""
+"""All reward workers of a run, and its reward model, as one scorer: which worker gets which rows,
+and the sum of what they give."""
 
 import queue
 import threading

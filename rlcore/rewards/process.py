@@ -1,4 +1,5 @@
-"""A reward function in a child process that can be killed: a bad row loses only its own score."""
+"""The parent's side of a reward function in a child process that can be killed: time limits,
+restarts, and which row is to blame. A bad row loses only its own score."""
 
 import time
 from collections import deque

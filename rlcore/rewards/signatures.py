@@ -16,7 +16,7 @@ SHORT = ("prompt", "response")
 LONG = ("data_source", "solution", "ground_truth", "extra_info")
 BATCH = "rows"
 TAKEN = f"({', '.join(SHORT)}) or ({', '.join(LONG)})"
-# Names with a meaning of their own -> the argument that they stand for.
+# Names with a fixed meaning -> the argument that each takes.
 _MEANS = {
     **{name: name for name in (*SHORT, *LONG)},
     "question": "prompt",

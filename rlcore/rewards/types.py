@@ -1,4 +1,4 @@
-"""The input and output of scoring."""
+"""What every scorer takes and returns: a row to score, and its reward or why it has none."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ class RewardRow:
     # the policy's. Empty without an environment, like the environment's reward per turn.
     turns: Sequence[Mapping[str, str]] = ()
     turn_rewards: Sequence[float] = ()
-    failure: str = ""  # why the environment could not go on; such a row is not scored
+    failure: str = ""  # why the environment could not continue; such a row is not scored
     # Of the prompt and what the policy sampled, no observations: a tool could write the answer.
     # Only a reward model reads them.
     token_ids: Sequence[int] | None = None
@@ -121,7 +121,7 @@ class Scorers(Protocol):
 def groups_of(rows: Sequence[RewardRow]) -> list[list[int]]:
     """Return the indices of each prompt's rows, which are asked for one after the other.
 
-    Greedy answers that are asked for before the samples are a group of their own.
+    Greedy answers that are asked for before the samples are a separate group.
     """
     return [list(group) for _, group in groupby(range(len(rows)), lambda i: rows[i].group)]
 

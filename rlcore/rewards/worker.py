@@ -1,4 +1,5 @@
-"""Scores rows by the reward functions of a recipe, each in its own process, and by its judges."""
+"""One reward worker: scores rows by all functions of a recipe, each in its own process, and by its
+judges."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ class RewardWorker:
         judges: JudgeSetup | None = None,
     ) -> None:
         """Start the processes; ``recycle_rows``: rows after which one is replaced (leaks);
-        ``judges``: those that ``section`` names, which have no process of their own.
+        ``judges``: those that ``section`` names, which have no process.
 
         Raises UserError when a reward function cannot be loaded (name, module, signature, options),
         or a variable of ``section.env`` or the key of a judge is not set.

@@ -24,7 +24,7 @@ def drawn(read: Read, rounds: Iterable[Round]) -> pl.DataFrame:
 
 
 def rounds_of(parents: Mapping[str, ArtifactRef]) -> list[Round]:
-    """Return the rounds among the ``parents`` of recorded advantages (``Groups.parents``)."""
+    """Return the rounds among the ``parents`` of recorded advantages (``DrawnGroups.parents``)."""
     roles = [role for role in parents if role.partition("-")[0] == "rollouts"]
     return [
         (parents[role], parents[role.replace("rollouts", "rewards", 1)])

@@ -26,8 +26,8 @@ from schemas.recipe import Recipe
 
 
 def why_from_zero(recipe: Recipe, before: int, done: int) -> str | None:
-    """Return why RL of ``recipe`` cannot go on after iteration ``done`` of a run that was to have
-    ``before`` iterations; None where it can, as every step had the learning rate that it has
+    """Return why RL of ``recipe`` cannot continue after iteration ``done`` of a run that was to
+    have ``before`` iterations; None where it can, as every step had the learning rate that it has
     now."""
     rl = recipe.rl
     shorter = rl.model_copy(update={"iterations": before})
@@ -58,7 +58,7 @@ def _sentence(
     return (
         f"{path}.schedule (kind = '{optimizer.schedule.kind}') depends on rl.iterations: the"
         f" learning rate of iteration {iteration} was {old:.3g} of {before} and is {new:.3g} of"
-        f" {total}; kind = 'constant' with warmup_steps would go on"
+        f" {total}; kind = 'constant' with warmup_steps would continue"
     )
 
 
@@ -79,7 +79,7 @@ class Fork:
         return RecordedIterations(self._store, self.key, self._text)
 
     def record(self) -> ArtifactRef:
-        """Return the record that RL goes on from.
+        """Return the record that RL continues from.
 
         Raises UserError for an iteration that the run has not come to.
         """
@@ -150,7 +150,7 @@ class Fork:
 
 
 def fork_digests(recipe: Recipe) -> Mapping[str, str]:
-    """Return the digest of the record that RL goes on from, by role: part of the stage's key."""
+    """Return the digest of the record that RL continues from, by role: part of the stage's key."""
     if recipe.rl.fork is None:
         return {}
     return {ROLE: Fork(recipe.rl.fork, ArtifactReader(recipe.store)).record().sha256}

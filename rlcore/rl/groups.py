@@ -20,7 +20,7 @@ class DynamicSamplingError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class DrawnGroups:
     """What is drawn so far in one iteration.
 
     ``wanted``: groups that fill the batch. ``rounds``: (rollouts, rewards) of each generation
@@ -84,7 +84,7 @@ class Groups:
         failing: list[str],
         drawn: int,
         unscored: int = 0,
-    ) -> "Groups":
+    ) -> "DrawnGroups":
         """Return the groups after a round whose uids passed or failed the filter, in draw order.
 
         ``unscored``: how many failed for lack of scores.
@@ -100,7 +100,7 @@ class Groups:
             unscored=self.unscored + unscored,
         )
 
-    def settled(self, section: DynamicSampling, *, more_prompts: bool) -> "Groups":
+    def close_if_exhausted(self, section: DynamicSampling, *, more_prompts: bool) -> "DrawnGroups":
         """Return the groups, closed as ``section.on_exhausted`` says when no round may follow.
 
         Raises DynamicSamplingError when it says "error", or when not one group was kept.

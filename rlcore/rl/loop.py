@@ -1,10 +1,11 @@
-"""The loop of RL iterations, the same for an orchestrator's tasks and for plain calls."""
+"""The order of phases in an iteration and of iterations in a run, the same for an orchestrator's
+tasks and for plain calls. What a phase does is in ``Phases``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlcore.rl.advantage import Advantages
-from rlcore.rl.groups import Groups
+from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from schemas.artifacts import ArtifactRef
@@ -16,10 +17,10 @@ Report = Callable[[LoopState, dict[str, float]], None]
 class Steps:
     """The five phases as callables; their signatures are those of ``Phases``' methods."""
 
-    rollout: Callable[[Phases, LoopState, Groups], ArtifactRef] = Phases.rollout
+    rollout: Callable[[Phases, LoopState, DrawnGroups], ArtifactRef] = Phases.rollout
     reward: Callable[[Phases, LoopState, ArtifactRef], ArtifactRef] = Phases.reward
-    advantage: Callable[[Phases, LoopState, Groups], Advantages] = Phases.advantage
-    update: Callable[[Phases, LoopState, Groups, Advantages], LoopState] = Phases.update
+    advantage: Callable[[Phases, LoopState, DrawnGroups], Advantages] = Phases.advantage
+    update: Callable[[Phases, LoopState, DrawnGroups, Advantages], LoopState] = Phases.update
     sync: Callable[[Phases, LoopState], LoopState] = Phases.sync
 
 
@@ -36,7 +37,7 @@ def iterate(phases: Phases, steps: Steps, report: Report) -> LoopState:
 def _iterate(phases: Phases, steps: Steps, report: Report) -> LoopState:
     state = phases.start()
     while not state.finished(phases.recipe.rl):
-        phases.checkpoints.settle(wait=False)  # one that failed ends the run
+        phases.checkpoints.finish_write(wait=False)  # one that failed ends the run
         groups = phases.begin(state)
         while not groups.full:
             rollouts = steps.rollout(phases, state, groups)

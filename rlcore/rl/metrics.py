@@ -178,7 +178,7 @@ class MetricsLog:
         self._values |= values
 
     def add_missing(self, values: Mapping[str, float]) -> None:
-        """Add those metrics that the iteration does not have: figures over all tokens stand before
+        """Add those metrics that the iteration does not have: figures over all tokens come before
         figures over the rows that were trained on."""
         self._values = {**values, **self._values}
 

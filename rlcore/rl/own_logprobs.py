@@ -170,7 +170,7 @@ def _stratified_mean(
     values: list[np.ndarray], masks: list[np.ndarray], num_trained: int, left_out: int
 ) -> float:
     """Return the mean of ``values`` over the batch: the tokens of the first ``num_trained`` rows,
-    and ``left_out`` tokens for which the sampled rows after them stand."""
+    and ``left_out`` tokens that the sampled rows after them represent."""
     trained = int(sum(mask.sum() for mask in masks[:num_trained]))
     parts = ((slice(num_trained), trained), (slice(num_trained, None), left_out))
     total = sum(tokens * masked_mean(values[part], masks[part]) for part, tokens in parts if tokens)

@@ -24,19 +24,19 @@ from rlcore.rewards.types import is_finished
 from rlcore.rl.advantage import Advantages, advantages_table, signal_of, with_advantages
 from rlcore.rl.batch import arrays_of, drawn, of_prompts
 from rlcore.rl.fork import ROLE, Fork
-from rlcore.rl.groups import Groups, split_by_signal
+from rlcore.rl.groups import DrawnGroups, split_by_signal
 from rlcore.rl.guards import StaleWeightsError, check_fresh, check_rewards, check_sampler_gap
 from rlcore.rl.metrics import RECORD, SAVE, MetricsLog
 from rlcore.rl.probe import probe_memory
 from rlcore.rl.prompts import PromptRows, PromptStream
-from rlcore.rl.records import PACKED_FOR, History, Records
+from rlcore.rl.records import PACKED_FOR, History, RunRecords
 from rlcore.rl.reward import score_rollouts
 from rlcore.rl.roles import RLWorkers
 from rlcore.rl.rollout import greedy_tables, sample_rollouts
 from rlcore.rl.scores import mean_sequence_kl, with_scores
 from rlcore.rl.state import LoopState, RLCheckpoints, validation_due
 from rlcore.rl.sync import CANARY_GAP, CANARY_TOKENS, Canary, sync_weights
-from rlcore.rl.training import Training
+from rlcore.rl.training import RLTraining
 from rlcore.rl.unsolved_prompts import RecentAnswers
 from rlcore.rl.validation import Validation, validation_prompts
 from rlcore.rollout.episodes import episodes_of
@@ -90,17 +90,18 @@ class Phases:
         )
         self.canary = Canary.of_prompts(self.train.head(CANARY_TOKENS), recipe)
         self._fork = None if recipe.rl.fork is None else Fork(recipe.rl.fork, store)
-        self.records = Records(store, key, lineage, log)
+        self.records = RunRecords(store, key, lineage, log)
         self.history = History(self.records)
         self.checkpoints = RLCheckpoints(store, key, lineage, recipe.rl)
         self.metrics = MetricsLog(store, key, lineage)
-        self.training = Training(recipe, workers, self.records, self.metrics, ptx)
+        self.training = RLTraining(recipe, workers, self.records, self.metrics, ptx)
         self.answers = RecentAnswers(store, key, least=recipe.rl.rollout.prompts)
 
     def start(self) -> LoopState:
         """Return the state to continue from, with learners and engines holding its weights."""
         restored = self.checkpoints.restore(self.workers.trained, log=self.log)
         state = restored or self._initial()
+        # Also after a restore: a new engine holds noise until it is loaded.
         synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
         stamp = synced.stamp
         if state.digest and stamp.digest != state.digest:
@@ -108,6 +109,7 @@ class Phases:
                 f"checkpoint {state.iteration} holds weights {stamp.digest[:12]} and its state says"
                 f" {state.digest[:12]}; delete it from the store and rerun"
             )
+        # RL begins: its start is validated, recorded and saved, as the end of an iteration is.
         if not state.accuracies:
             self.metrics.add({CANARY_GAP: synced.canary_gap})
             state = self._validated(replace(state, version=stamp.version, digest=stamp.digest))
@@ -139,18 +141,19 @@ class Phases:
         held = self.workers.learner.stamp()
         assert (held.version, held.digest) == (state.version, state.digest), "the probe is undone"
 
-    def begin(self, state: LoopState) -> Groups:
+    def begin(self, state: LoopState) -> DrawnGroups:
         """Return the empty batch of the iteration that follows ``state``."""
         self.records.forget()
-        return Groups(wanted=self.recipe.rl.rollout.prompts)
+        return DrawnGroups(wanted=self.recipe.rl.rollout.prompts)
 
-    def rollout(self, state: LoopState, groups: Groups) -> ArtifactRef:
+    def rollout(self, state: LoopState, groups: DrawnGroups) -> ArtifactRef:
         """Sample one round of trajectories, and greedy baselines where wanted; record them."""
         name = self.records.name(state.next_iteration, groups.suffix)
         with self.metrics.timed("gen"):
             weights = self.history.parent(state.iteration, "weights")
             if found := self.records.find("rollouts", name, weights):
                 sampled = self.records.table(found, "rollouts")
+                # Recorded by an earlier attempt, which may have been at other weights here.
                 if set(sampled["weight_digest"]) == {state.digest}:
                     return found
                 self.log(f"rollouts {name} came from other weights; they are sampled again")
@@ -182,8 +185,8 @@ class Phases:
             return self.records.put("rewards", rollouts.key, tables, parents)
 
     def collect(
-        self, state: LoopState, groups: Groups, rollouts: ArtifactRef, rewards: ArtifactRef
-    ) -> Groups:
+        self, state: LoopState, groups: DrawnGroups, rollouts: ArtifactRef, rewards: ArtifactRef
+    ) -> DrawnGroups:
         """Return ``groups`` with a round's groups added: all of them, or those with a signal."""
         section = self.recipe.rl.algorithm.dynamic_sampling
         frame = drawn(self.records.table, [(rollouts, rewards)])
@@ -201,14 +204,15 @@ class Phases:
             rollouts, rewards, passing=passing, failing=failing, unscored=unscored, drawn=places
         )
         left = self.stream.round(cursor=state.cursor, drawn=grown.drawn)
-        return grown.settled(section, more_prompts=left.height > 0)
+        return grown.close_if_exhausted(section, more_prompts=left.height > 0)
 
-    def advantage(self, state: LoopState, groups: Groups) -> Advantages:
+    def advantage(self, state: LoopState, groups: DrawnGroups) -> Advantages:
         """Recompute log-probs under learner and reference, check them, estimate advantages."""
         recipe = self.recipe
         with self.metrics.timed("adv"):
             every = self.records.drawn(groups)
             frame = of_prompts(every, groups.kept)
+            # Rows of other weights would get ratios between the wrong policies.
             check_fresh(frame, self.workers.learner.stamp())
             fused = recipe.rl.update.fused and state.trains_policy(recipe.rl)
             frame = with_scores(frame, recipe.rl, self.workers, fused=fused)
@@ -220,6 +224,7 @@ class Phases:
             self.metrics.add(metrics | groups.metrics())
             self.metrics.add(self.answers.metrics(state.next_iteration, every))
             name = self.records.name(state.next_iteration)
+            # Log-probs of another packing round otherwise: other advantages, if by little.
             made = groups.parents, {PACKED_FOR: recipe.hardware.learner.micro_batch_tokens}
             ref = self.records.find("advantages", name, *made) or self.records.put(
                 "advantages", name, {"advantages": advantages_table(frame)}, *made
@@ -228,7 +233,7 @@ class Phases:
             mean_kl = None if kl is None else mean_sequence_kl(kl, masks)
             return Advantages(ref, mean_kl, frame.height)
 
-    def update(self, state: LoopState, groups: Groups, advantages: Advantages) -> LoopState:
+    def update(self, state: LoopState, groups: DrawnGroups, advantages: Advantages) -> LoopState:
         """Step policy and critic once per mini-batch; return the state with what changed.
 
         The policy rests while the critic warms up. Either may go first, or both at the same time:
@@ -267,6 +272,8 @@ class Phases:
         with self.metrics.timed(RECORD):
             self.history.extend(before, state, synced.tensors)
         self.metrics.publish(state.iteration)
+        # The checkpoint is last: a rerun resumes from it, and finds all that it relies on recorded.
+        # A kill before it repeats the iteration from its records.
         on_schedule = state.iteration % rl.checkpoint.every == 0
         # Validated weights are always kept: they may turn out the best.
         if on_schedule or validation_due(state, rl) or state.finished(rl):

@@ -84,7 +84,7 @@ def longest_batches(recipe: Recipe, prompts: pl.DataFrame, *, budget: int) -> li
 
 
 def _rollouts(token_ids: np.ndarray, trained: int, count: int, samples: int) -> pl.DataFrame:
-    """Return ``count`` rows in groups of ``samples``, each of a prompt of its own, whose last
+    """Return ``count`` rows in groups of ``samples``, each of its own prompt, whose last
     ``trained`` tokens are the policy's."""
     mask = np.arange(len(token_ids)) >= len(token_ids) - trained
     zeros = np.zeros(len(token_ids))

@@ -1,5 +1,5 @@
-"""What an RL run records per iteration (rollouts, rewards, advantages, which weights it turned
-into which), each an artifact, and how it is read back.
+"""What an RL run records per iteration (rollouts, rewards, advantages, which weights it made
+from which), each an artifact, and how it is read back.
 
 What this process has written or read in the iteration under way it keeps, so that a phase gets
 from memory what the one before it recorded. A phase that runs in another process reads it, once.
@@ -9,7 +9,7 @@ rollouts, rewards and advantages that its update learnt from and the record befo
 are pruned and these are not, so the weights of every iteration can be followed to the trajectories
 behind them.
 
-Engines draw by different random numbers, so a run goes on with the one it has. The name is in the
+Engines draw by different random numbers, so a run continues with the one it has. The name is in the
 lineage of all that RL records; read is that of its iterations, which are never pruned, and of which
 the first is there before a rollout.
 """
@@ -24,7 +24,7 @@ from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.models.weight_digest import tensor_identity
 from rlcore.results.provenance import ENGINE
 from rlcore.rl.batch import beside, drawn, of_prompts, rounds_of
-from rlcore.rl.groups import Groups
+from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.checks import ArtifactError
@@ -36,7 +36,7 @@ from schemas.errors import UserError
 PACKED_FOR = "packed_for"
 
 
-class Records:
+class RunRecords:
     """Writes records below ``key``; one that an earlier attempt left is found again."""
 
     __slots__ = ("_frames", "_key", "_made", "lineage", "log", "store")
@@ -73,6 +73,7 @@ class Records:
             made = replace(self.lineage, parents=manifest.parents, metadata=manifest.metadata)
             self._made[kind, name] = found, made
         found, made = self._made[kind, name]
+        # By content: a record stays when its parents were written again with equal bytes.
         made_from = digests(made.parents)
         if all(made_from.get(role) == ref.sha256 for role, ref in (parents or {}).items()) and all(
             made.metadata.get(name) == value for name, value in (metadata or {}).items()
@@ -127,11 +128,11 @@ class Records:
             self._frames[ref.sha256, name] = self.store.table(ref, name)
         return self._frames[ref.sha256, name]
 
-    def drawn(self, groups: Groups) -> pl.DataFrame:
+    def drawn(self, groups: DrawnGroups) -> pl.DataFrame:
         """Return the frame (``batch``) of every group of all rounds."""
         return drawn(self.table, groups.rounds)
 
-    def trained(self, groups: Groups, advantages: ArtifactRef) -> pl.DataFrame:
+    def trained(self, groups: DrawnGroups, advantages: ArtifactRef) -> pl.DataFrame:
         """Return the frame of the groups that train, with their advantages."""
         kept = of_prompts(self.drawn(groups), groups.kept)
         return beside(kept, self.table(advantages, "advantages"))
@@ -150,13 +151,13 @@ PREVIOUS = "previous"  # the role of the record before
 class History:
     """Writes the records of a run; an equal one of an earlier attempt stays."""
 
-    records: Records
+    records: RunRecords
 
     def begin(
         self, state: LoopState, tensors: Mapping[str, str], parents: Mapping[str, ArtifactRef]
     ) -> None:
         """Record the weights that RL begins with; its parents are those of the run, and
-        ``parents``: the record that a fork goes on from.
+        ``parents``: the record that a fork continues from.
 
         ``tensors``: the ``tensor_digests`` of the weights.
         """
@@ -233,7 +234,7 @@ class Iteration:
 class RecordedIterations:
     """The iterations of the RL run whose records are below ``key``; ``name``: the run, in errors.
 
-    ``total``: those it was to have; a longer run may have gone on there. ``first``: what RL began
+    ``total``: those it was to have; a longer run may have continued there. ``first``: what RL began
     with, 0 but for a fork; ``last``: the newest recorded one. Raises UserError where none is
     recorded.
     """

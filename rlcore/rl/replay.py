@@ -118,7 +118,7 @@ class ReplayError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReplayedIteration:
     """A replayed iteration: the digest of its weights is the recorded one. ``updated``: whether the
     policy was trained in it."""
 
@@ -163,8 +163,8 @@ class Replay:
         """Yield a replay that is at iteration ``start``, or at the nearest one before it that has a
         checkpoint.
 
-        ``recipe``: the run's. The checkpoint is pinned while it is read, so the run, should it go
-        on, prunes it later. Raises UserError for an iteration that the run has not come to,
+        ``recipe``: the run's. The checkpoint is pinned while it is read, so the run, should it
+        continue, prunes it later. Raises UserError for an iteration that the run has not come to,
         ArtifactError for damage, ReplayError where the start does not have the recorded weights.
         """
         recorded.iteration(start)
@@ -186,7 +186,7 @@ class Replay:
             log(f"replay starts from {place}")
             yield replay
 
-    def step(self, *, audit: bool = True) -> Step:
+    def step(self, *, audit: bool = True) -> ReplayedIteration:
         """Replay the next iteration. ``audit``: recompute its advantages from the recorded rewards,
         too.
 
@@ -207,7 +207,7 @@ class Replay:
             self.learner.update(self.request(after.number)).result()
         self.check(after)
         self.at = after.number
-        return Step(after.number, after.digest_after, updated)
+        return ReplayedIteration(after.number, after.digest_after, updated)
 
     def pack_as(self, number: int) -> None:
         """Go on with passes of as many tokens as iteration ``number`` had."""

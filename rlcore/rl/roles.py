@@ -1,4 +1,5 @@
-"""The workers of one RL run: what the algorithm needs and nothing else."""
+"""Which workers an RL run needs for its algorithm (policy, reference, critic, engines, rewards),
+how they are placed and started."""
 
 import os
 from contextlib import ExitStack
@@ -106,8 +107,8 @@ def start_workers(
 
 
 def have_own_places(recipe: Recipe, device: str, *, reference: bool, critic: bool) -> bool:
-    """Return whether the ranks of policy, ``reference`` and ``critic`` each have a GPU, or cores,
-    of their own. On fewer they would take from each other: of GPUs the memory, of cores the time.
+    """Return whether the ranks of policy, ``reference`` and ``critic`` each have their own GPU, or
+    cores. On fewer they would take from each other: of GPUs the memory, of cores the time.
 
     Cores are counted on this machine; of those of a cluster that is joined nothing is known here.
     """

@@ -1,4 +1,5 @@
-"""What the learners say about a batch: log-probs under policy and reference, KL, values."""
+"""What the learners compute of a batch before the update: log-probs under policy and reference, KL,
+values."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.kl import kl_estimate
-from rlcore.learner.pool import Answer
+from rlcore.learner.pool import LearnerFuture
 from rlcore.models.ragged import from_arrays
 from rlcore.rl.batch import sequences_of
 from rlcore.rl.roles import RLWorkers
@@ -29,7 +30,7 @@ def with_scores(
     reference, critic, kl = workers.reference, workers.critic, rl.algorithm.kl
     temperature = rl.rollout.temperature
     exact = kl.uses_reference and kl.estimator == "full"
-    calls: dict[str, Callable[[], Answer[Any]]] = {}
+    calls: dict[str, Callable[[], LearnerFuture[Any]]] = {}
     if not fused:
         calls["policy"] = lambda: workers.learner.logprobs(
             sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact

@@ -1,8 +1,8 @@
 """What the loop must remember between iterations, and the checkpoint in whose manifest it
 travels.
 
-One is written while the loop goes on with the next rollout. What a kill meanwhile leaves is what it
-leaves between two checkpoints: records of iterations after the newest one, which a rerun finds.
+One is written while the loop continues with the next rollout. What a kill meanwhile leaves is what
+it leaves between two checkpoints: records of iterations after the newest one, which a rerun finds.
 """
 
 from collections.abc import Callable, Iterator
@@ -139,30 +139,32 @@ class RLCheckpoints:
             yield
         except Exception:
             try:
-                self.settle()
+                self.finish_write()
             except Exception as error:  # noqa: BLE001  the one that ends the context is raised
                 log(f"the last checkpoint was not written ({type(error).__name__}: {error})")
             raise
         except BaseException:  # a signal: Prefect's cancel, Ctrl-C
             with self._storing:
+                # Under the lock that a write into the store holds: it is not cut short, and no
+                # other begins.
                 self._abandoned = True
             raise
-        self.settle()
+        self.finish_write()
 
     def publish(self, learners: Learners, state: LoopState) -> None:
         """Start to save learners and loop state as of ``state.iteration``, and then to drop
         superseded ones: kept are the last ``keep_last`` and the best ``keep_best`` by validation
-        accuracy, and those of a longer run that went on here.
+        accuracy, and those of a longer run that continued here.
 
         One is written at a time. Raises the error of the one before.
         """
-        self.settle()
+        self.finish_write()
         rest = self._checkpoints.begin(
             state.iteration, learners, {"state": state.to_json()}, fence=self._unless_abandoned()
         )
         self._written = self._thread.submit(self._publish, rest, state)
 
-    def settle(self, *, wait: bool = True) -> None:
+    def finish_write(self, *, wait: bool = True) -> None:
         """Return once what was started is written. Raises the error that it ended with.
 
         Without ``wait``, return at once where it is not over yet.
@@ -182,6 +184,7 @@ class RLCheckpoints:
         rest()
         kept, steps = self._rl.checkpoint, self._checkpoints.steps()
         past = [step for step in steps if step <= state.iteration]
+        # Of a longer run that continued here, which alone may drop them.
         longer = steps[len(past) :]
         first = past[:1] if self._rl.fork else []  # a replay of a fork starts there
         with self._unless_abandoned():
@@ -196,6 +199,7 @@ class RLCheckpoints:
         if ref is None:
             return None
         self._checkpoints.load(ref, learners)
+        # It may be of a shorter run, which validated its last iteration out of schedule.
         state = LoopState(**self._store.manifest(ref).metadata["state"]).within(self._rl)
         log(f"continuing after iteration {state.iteration} (checkpoint {ref.key})")
         return state
@@ -203,5 +207,5 @@ class RLCheckpoints:
     def load(self, learners: Learners, iteration: int) -> None:
         """Load one kept checkpoint. Raises ArtifactError when it is gone or damaged, and the error
         that writing one has ended with."""
-        self.settle()  # it may be the one that is being written
+        self.finish_write()  # it may be the one that is being written
         self._checkpoints.load(self._checkpoints.at(iteration), learners)

@@ -2,7 +2,7 @@
 
 Two proofs, of different things. The digest is taken where an engine's loader is handed each tensor:
 nothing was lost, swapped or changed on the way. The canary, a few tokens whose log-probs learner
-and engines compute, sees what the loader made of them: a layer that went on with old weights, a
+and engines compute, sees what the loader made of them: a layer that kept old weights, a
 tied head, a tensor that is never sent (a new engine holds noise, see ``RolloutEngine``). In
 bfloat16 one step changes too few elements for a canary or the sampler gap to see; the digest does.
 """
@@ -64,6 +64,7 @@ def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> S
     learnt = learner.logprobs(Sequences([canary.ids], [untrained]))  # while the engines load
     loaded = engines.start_load(published)
     probed = engines.start_probe([canary.ids.tolist()])  # each engine, as soon as it has loaded
+    # The first wait: until here learner and engines work at the same time.
     stamp = loaded()
     gap = check_canary(learnt.result().logprobs[0], probed(), canary)
     return Synced(stamp, gap, published.tensors)
@@ -81,6 +82,7 @@ def check_canary(
     for engine, (row,) in probed.items():
         gap = np.abs(np.asarray(row) - learnt[1:])
         gaps.append(float(gap.max() if bound.measure == "max" else gap.mean()))
+        # Not ``>``, which a gap of NaN would pass.
         if not gaps[-1] <= bound.limit:
             raise WeightSyncError(
                 f"rollout engine '{engine}' was handed the learner's weights, and its log-probs of"

@@ -1,4 +1,5 @@
-"""How an iteration trains policy and critic, and what it checks and records of it."""
+"""One update in order: requests to policy and critic, the check of the sampler before a fused step,
+and what is recorded of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from rlcore.models.packing import Sequences
 from rlcore.rl.guards import check_sampler_gap
 from rlcore.rl.metrics import MetricsLog
 from rlcore.rl.own_logprobs import KIND, fused_scores, own_logprobs
-from rlcore.rl.records import Records
+from rlcore.rl.records import RunRecords
 from rlcore.rl.roles import RLWorkers
 from rlcore.rl.update import (
     critic_request,
@@ -24,13 +25,13 @@ from schemas.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class RLTraining:
     """The learners of one RL run at work. ``ptx``: what PPO-ptx draws from, where the recipe has
     it."""
 
     recipe: Recipe
     workers: RLWorkers
-    records: Records
+    records: RunRecords
     metrics: MetricsLog
     ptx: Sequences | None
 
@@ -43,6 +44,8 @@ class Training:
         recipe, learner = self.recipe, self.workers.learner
         with self.metrics.timed("update_actor"):
             steps = policy_steps(frame, recipe)
+            # The digest names the batch: asked again, the learner returns what it recorded for this
+            # version and batch instead of stepping twice.
             request = policy_request(
                 frame,
                 steps,
@@ -55,6 +58,7 @@ class Training:
             if recipe.rl.update.fused:
                 scores, step = (
                     fused_scores(frame, request, recipe=recipe, learner=learner),
+                    # The ranks hold its gradients; the sequences need not be sent a second time.
                     request.without_terms(),
                 )
             if scores is not None:
@@ -83,6 +87,7 @@ class Training:
             request = critic_request(
                 critic_steps(frame, self.recipe),
                 recipe=self.recipe,
+                # It learns in every iteration, also in those in which the policy does not.
                 version=iteration_of(frame) - 1,
                 digest=advantages.sha256,
             )

@@ -1,5 +1,5 @@
-"""The update phase: recorded advantages in, one optimizer step per mini-batch, for policy and
-critic."""
+"""The requests of an update: which rows each optimizer step trains on, with which objective and
+learning rate, for policy and critic."""
 
 from collections.abc import Sequence
 from dataclasses import replace

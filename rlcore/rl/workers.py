@@ -1,4 +1,5 @@
-"""The long-lived workers of a run, built from ``recipe.hardware`` on first use."""
+"""The long-lived workers that the stages of a run share, built from ``recipe.hardware`` on first
+use."""
 
 import gc
 import logging
@@ -11,7 +12,7 @@ from rlcore.cluster.lazy import LazyCluster
 from rlcore.cluster.progress import activity
 from rlcore.cluster.types import Cluster, Placement, Worker
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.registry import Choice, check_installed, choose, engine_kind, going_on
+from rlcore.engines.registry import Choice, check_installed, choose, engine_kind, resumed_choice
 from rlcore.envs.pool import EnvironmentPool
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.shape import model_parameters
@@ -48,7 +49,7 @@ class Sampler:
         else by the rule of ``auto``. Raises UserError where it cannot run here."""
         recipe, device = self._plan()
         hardware = recipe.hardware
-        choice = going_on(hardware, _by_rule(recipe, device, model_dir), recorded)
+        choice = resumed_choice(hardware, _by_rule(recipe, device, model_dir), recorded)
         check_installed(hardware, choice)
         if self._taken != choice and hardware.rollout.engine == AUTO:
             self._log(f"rollout engine: {choice.engine} ({choice.why})")
@@ -155,7 +156,7 @@ class Workers:
 
     def restart(self) -> None:
         """End every process and the cluster, whether or not they answer; what is asked for next
-        starts anew. No pool returned before is of use afterwards."""
+        starts again. No pool returned before is of use afterwards."""
         self.__exit__()
         self._sampler.ended()
         self._begin()
@@ -229,7 +230,7 @@ class Workers:
 
     def choose_engine(self, model_dir: Path, recorded: str | None = None) -> str:
         """Return which engine samples from the model of ``model_dir`` from now on
-        (``Sampler.take``); ``recorded``: the one that sampled before what goes on now."""
+        (``Sampler.take``); ``recorded``: the one that sampled before what continues now."""
         return self._sampler.take(model_dir, recorded)
 
     def engines(self, model_dir: Path) -> EnginePool:

@@ -4,7 +4,7 @@ answers, until one of them ends it; callers score, record or rank what comes of 
 An episode is one token stream: what was sampled stays as it was sampled, and what the environment
 says is appended behind it. Two schedules: in lockstep all episodes of an engine take their next
 turn as one batch, in the order of their requests, so that a rerun gives the same bits on every
-engine; streaming, each goes on as soon as its environment has answered.
+engine; streaming, each continues as soon as its environment has answered.
 """
 
 import json

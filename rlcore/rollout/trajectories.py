@@ -43,7 +43,7 @@ class Turn:
 class Trajectory:
     """One sampled episode. ``text``: its last turn decoded, without special tokens and the stop
     string that ended it; for rewards and people, training reads token ids. ``messages``: what
-    followed the prompt, in an environment; ``failure``: why the environment could not go on, ""
+    followed the prompt, in an environment; ``failure``: why the environment could not continue, ""
     where it could."""
 
     request: Request
@@ -103,7 +103,7 @@ class Joined:
 def joined(trajectories: Sequence[Trajectory]) -> Joined:
     """Return the tokens and turns of ``trajectories``."""
     turns = np.array([len(one.turns) for one in trajectories], dtype=np.int64)
-    parts: list[Sequence[int]] = []  # of each: the prompt, then a turn and what followed, by turns
+    parts: list[Sequence[int]] = []  # of each: the prompt, then a turn and what followed it
     for one in trajectories:
         parts.append(one.request.prompt["prompt_ids"])
         for turn in one.turns:

@@ -138,10 +138,10 @@ def _filter_calls(code):
     """Load the seccomp filter ``code``: instructions of 8 bytes each."""
     import ctypes
 
-    class Program(ctypes.Structure):  # struct sock_fprog
+    class FilterProgram(ctypes.Structure):  # struct sock_fprog
         _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
 
-    program = Program(len(code) // 8, code)
+    program = FilterProgram(len(code) // 8, code)
     _checked(_c().prctl(38, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     _checked(_c().prctl(22, 2, ctypes.byref(program), 0, 0), "prctl(PR_SET_SECCOMP)")
 

@@ -29,7 +29,7 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class SandboxStart:
     """A process to start, and what the first line of its setup says."""
 
     command: list[str]
@@ -39,7 +39,7 @@ class Start:
 
 def start_of(
     level: Level, executable: Path, slot: Slot | None, limits: Limits, links: Links
-) -> Start:
+) -> SandboxStart:
     """Return how ``level`` starts ``executable``.
 
     ``slot``: None only for ``namespaces`` as an ordinary user. Raises SandboxError where a program
@@ -64,7 +64,7 @@ def start_of(
     }
     environment = {**environment_of(executable), "HOME": str(slot.scratch)}
     command = _python(executable, links)
-    return Start(command, {**environment, "TMPDIR": str(slot.scratch)}, setup)
+    return SandboxStart(command, {**environment, "TMPDIR": str(slot.scratch)}, setup)
 
 
 def _python(executable: Path, links: Links) -> list[str]:
@@ -86,7 +86,9 @@ def _limits(limits: Limits, *, threads: bool) -> dict[str, int]:
     return values
 
 
-def _in_namespaces(executable: Path, slot: Slot | None, limits: Limits, links: Links) -> Start:
+def _in_namespaces(
+    executable: Path, slot: Slot | None, limits: Limits, links: Links
+) -> SandboxStart:
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise SandboxError("bubblewrap is not installed; install the package bubblewrap")
@@ -126,4 +128,4 @@ def _in_namespaces(executable: Path, slot: Slot | None, limits: Limits, links: L
         "limits": _limits(limits, threads=True),
     }
     environment = {**environment_of(inside), "HOME": "/tmp/work", "TMPDIR": "/tmp"}
-    return Start([*command, *_python(inside, links)], environment, setup)
+    return SandboxStart([*command, *_python(inside, links)], environment, setup)

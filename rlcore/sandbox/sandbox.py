@@ -1,4 +1,4 @@
-"""A sandbox of one level, and the choice of the level."""
+"""A sandbox of one level: choosing the level, starting, running programs in it."""
 
 import os
 from collections.abc import Iterator, Mapping

@@ -14,7 +14,7 @@ from typing import IO
 
 from rlcore.sandbox.calls import filter_code
 from rlcore.sandbox.inside import MEMORY_EXIT
-from rlcore.sandbox.levels import Links, Start
+from rlcore.sandbox.levels import Links, SandboxStart
 from rlcore.sandbox.types import Limits, Ran, SandboxError, Status
 
 _START_S = 30.0  # for the interpreter to be up; the program's own time begins after it
@@ -27,7 +27,7 @@ Watch = Callable[[int], Status | None]
 
 
 def supervise(
-    start_of: Callable[[Links], Start],
+    start_of: Callable[[Links], SandboxStart],
     *,
     program: str,
     stdin: bytes,
@@ -54,7 +54,7 @@ class _Run:
     def __init__(
         self,
         stack: ExitStack,
-        start_of: Callable[[Links], Start],
+        start_of: Callable[[Links], SandboxStart],
         program: str,
         files: Mapping[str, bytes],
         limits: Limits,

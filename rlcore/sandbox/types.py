@@ -1,4 +1,4 @@
-"""What goes into a sandbox and what comes out of it."""
+"""The types of a sandbox: levels of confinement, limits, and how a program ended."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Level(StrEnum):
     """How a program is confined, strongest first."""
 
     NAMESPACES = "namespaces"  # bubblewrap: it sees no file, process or network of the machine
-    LANDLOCK = "landlock"  # as root: Landlock, and a user of its own
+    LANDLOCK = "landlock"  # as root: Landlock, and a separate user
     LANDLOCK_SHARED_UID = "landlock-shared-uid"  # as an ordinary user: Landlock, the same user
     NONE = "none"  # limits only; it can do whatever this user can
 

@@ -1,4 +1,5 @@
-"""The artifact store: the output of a stage is complete, verified and traceable, or absent."""
+"""``ArtifactStore``: what writes, finds and discards artifacts, under a lease and with their
+lineage, in a local directory or a bucket."""
 
 import hashlib
 import json

@@ -1,4 +1,5 @@
-"""Whether the process that writes a file is alive, and whether a file is the one read before."""
+"""Two questions about a local file: whether the process that writes it is alive, and whether it is
+the one read before."""
 
 import os
 import time

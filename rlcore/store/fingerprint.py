@@ -4,7 +4,7 @@ The digest covers every module of ours that a stage's module imports, at whateve
 inside functions. It is made of statements, each without docstrings, positions, imports and names of
 modules, in no order: a module that is moved or renamed, and a statement that is moved from one to
 another, leave it as it is. So that a name still means one thing, each name that a module defines or
-imports from us stands there with a digest of its definition. A module that is loaded by a text
+imports from us is there with a digest of its definition. A module that is loaded by a text
 ("package.module:Class") is invisible here; the roots of a stage name it (``versions``).
 """
 
@@ -82,12 +82,12 @@ def code_of(
 
 
 @cache
-def tree(root: Path, without: tuple[str, ...], but: tuple[str, ...]) -> "Tree":
+def tree(root: Path, without: tuple[str, ...], but: tuple[str, ...]) -> "SourceTree":
     """Return our packages below ``root``, each file of which is read once in a process."""
-    return Tree(root, without, but)
+    return SourceTree(root, without, but)
 
 
-class Tree:
+class SourceTree:
     """Our packages below a folder; ``without``, ``but``: see ``code_of``."""
 
     def __init__(self, root: Path, without: tuple[str, ...], but: tuple[str, ...]) -> None:
@@ -151,7 +151,7 @@ class Tree:
         return token
 
     def _target(self, name: str) -> str | None:
-        """Return what stands for the dotted ``name`` of ours: what follows the module's name, and
+        """Return what identifies the dotted ``name`` of ours: what follows the module's name, and
         the digest of its definition; None where it is not ours."""
         module = self._module_of(name)
         if module is None:

@@ -34,7 +34,7 @@ class Read(str):
     _files: Callable[[], Sequence[Found]]
 
     def __new__(cls, digest: str, files: Callable[[], Sequence[Found]]) -> "Read":
-        """``files`` returns what ``digest`` stands for, once it was read."""
+        """``files`` returns the files that ``digest`` is of, once they were read."""
         read = super().__new__(cls, digest)
         read._files = files
         return read
@@ -122,7 +122,7 @@ def read_directory_digest(directory: Path, setting: str) -> Read:
 
 
 def files_read(reads: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return source, url and digest of all files that ``reads``, by role, stand for."""
+    """Return source, url and digest of the files that the digests ``reads``, by role, are of."""
     return [
         (source, found.url, found.digest)
         for source, read in reads.items()

@@ -5,7 +5,7 @@ The holder of the lease of a stage's key may write and remove artifacts below it
 higher generation than the one before, and compares it with the store's before every write, so that
 a holder that was suspended and replaced writes nothing when it resumes.
 
-A pin is a lease of its own, so that of a reader that was killed ends as a lease does. There may be
+A pin is a separate lease, so that of a reader that was killed ends as a lease does. There may be
 several on one artifact.
 """
 
@@ -25,7 +25,7 @@ from uuid import uuid4
 import psutil
 
 from rlcore.store.checks import ArtifactError
-from rlcore.store.records import Record, Records
+from rlcore.store.records import Record, RecordStore
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class LeaseError(ArtifactError):
 class Lease:
     """The right to write below one key; made by ``hold``."""
 
-    def __init__(self, records: Records, key: str, document: dict[str, Any], record: Record):
+    def __init__(self, records: RecordStore, key: str, document: dict[str, Any], record: Record):
         self._records, self.key = records, key
         self._document, self._record = document, record
         self._beating = threading.Lock()
@@ -59,6 +59,8 @@ class Lease:
         """
         with self._records.guard(self.key):
             now = _read(self._records, self.key)[1]
+            # By token: a damaged document has no generation, and the next holder counts from 1
+            # again.
             if now.get("token") != self._document["token"]:
                 raise LeaseError(
                     f"{self.key} was taken over by {_holder(now)}: this process ({_who()}, "
@@ -70,6 +72,7 @@ class Lease:
     def beat(self) -> bool:
         """Renew the lease; False once it was taken over."""
         with self._beating:
+            # New content each time, by which a local store tells one version from another.
             content = _encode({**self._document, "beat": uuid4().hex})
             record = self._records.exchange(self.key, self._record, content)
             if record is not None:
@@ -79,12 +82,13 @@ class Lease:
     def release(self) -> None:
         """Release the key; does nothing where it was taken over."""
         with self._beating:
+            # It keeps the generation, from which the next holder counts on, and names no process.
             gone = {"generation": self.generation, "token": uuid4().hex}
             self._records.exchange(self.key, self._record, _encode(gone))
 
 
 @contextmanager
-def hold(records: Records, key: str, *, run: str) -> Iterator[Lease]:
+def hold(records: RecordStore, key: str, *, run: str) -> Iterator[Lease]:
     """Hold the lease of ``key`` and keep it alive; ``run`` names the flow run in messages.
 
     Raises LeaseError, naming the holder, while another process works on the key. The lease of a
@@ -109,13 +113,13 @@ def hold(records: Records, key: str, *, run: str) -> Iterator[Lease]:
             logger.warning(f"the lease of {key} was not released, and will expire: {error}")
 
 
-def is_held(records: Records, key: str) -> bool:
+def is_held(records: RecordStore, key: str) -> bool:
     """Return whether a process that may be alive holds ``key``."""
     record, document = _read(records, key)
     return record is not None and _is_held(records, key, document)
 
 
-def _take(records: Records, key: str, run: str) -> Lease:
+def _take(records: RecordStore, key: str, run: str) -> Lease:
     seen: Record | None = None
     while True:
         record, document = _read(records, key)
@@ -143,6 +147,7 @@ def _take(records: Records, key: str, run: str) -> Lease:
             "pid": os.getpid(),
             "started": psutil.Process().create_time(),
         }
+        # Of several processes that found the key free one wins; the others look again.
         taken = records.exchange(key, record, _encode(mine))
         if taken is not None:
             if "pid" in document:
@@ -162,7 +167,7 @@ def _keep(lease: Lease, ended: threading.Event) -> None:
             logger.warning(f"the heartbeat of {lease.key} was not written: {error}")
 
 
-def _is_held(records: Records, key: str, document: dict[str, Any]) -> bool:
+def _is_held(records: RecordStore, key: str, document: dict[str, Any]) -> bool:
     if "pid" not in document:
         return False
     if _is_on_this_machine(document) and not _is_alive(document["pid"], document["started"]):
@@ -179,6 +184,7 @@ def _is_alive(pid: int, started: float) -> bool:
         process = psutil.Process(pid)
         return (
             process.status() != psutil.STATUS_ZOMBIE
+            # Pids are reused: with another start time it is another process.
             and abs(process.create_time() - started) < _STARTED_S
         )
     except psutil.NoSuchProcess:
@@ -194,7 +200,7 @@ def _machine() -> str:
     return f"{boot.read_text(encoding='utf-8').strip()} {os.readlink('/proc/self/ns/pid')}"
 
 
-def _read(records: Records, key: str) -> tuple[Record | None, dict[str, Any]]:
+def _read(records: RecordStore, key: str) -> tuple[Record | None, dict[str, Any]]:
     record = records.read(key)
     if record is None:
         return None, {}
@@ -230,7 +236,7 @@ def _prefix(kind: str, key: str = "") -> str:
 
 
 @contextmanager
-def pin(records: Records, kind: str, key: str, *, reader: str) -> Iterator[None]:
+def pin(records: RecordStore, kind: str, key: str, *, reader: str) -> Iterator[None]:
     """Keep the artifact ``kind/key`` from being pruned; ``reader`` names who reads it.
 
     Raises ArtifactError where the store cannot be written.
@@ -243,7 +249,7 @@ def pin(records: Records, kind: str, key: str, *, reader: str) -> Iterator[None]
         records.remove(name)
 
 
-def pinned(records: Records, kind: str, key: str) -> set[str]:
+def pinned(records: RecordStore, kind: str, key: str) -> set[str]:
     """Return the keys of ``kind`` below ``key`` that somebody reads; pins of dead readers are
     removed."""
     found = set()
@@ -255,7 +261,7 @@ def pinned(records: Records, kind: str, key: str) -> set[str]:
     return found
 
 
-def all_pinned(records: Records) -> set[tuple[str, str]]:
+def all_pinned(records: RecordStore) -> set[tuple[str, str]]:
     """Return kind and key of all that somebody reads."""
     return {
         (name.split(_SEPARATOR)[1], "/".join(name.split(_SEPARATOR)[2:-1]))
@@ -264,7 +270,7 @@ def all_pinned(records: Records) -> set[tuple[str, str]]:
     }
 
 
-def held_keys(records: Records) -> set[str]:
+def held_keys(records: RecordStore) -> set[str]:
     """Return the keys that a process which may be alive holds to write."""
     return {
         name

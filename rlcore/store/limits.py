@@ -1,4 +1,4 @@
-"""What others wrote, read within limits of size, depth, time and memory."""
+"""Limits on reading files that others wrote: of size, depth, time and memory."""
 
 import ctypes
 import json

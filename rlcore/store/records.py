@@ -33,7 +33,7 @@ class Record:
     version: str
 
 
-class Records(Protocol):
+class RecordStore(Protocol):
     """Documents by name; a name is a plain relative path."""
 
     def read(self, name: str) -> Record | None:
@@ -70,7 +70,7 @@ class LocalRecords:
     folder: Path
 
     def read(self, name: str) -> Record | None:
-        """See ``Records``."""
+        """See ``RecordStore``."""
         try:
             content = (self.folder / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -78,12 +78,14 @@ class LocalRecords:
         return Record(content, content.decode(errors="replace"))
 
     def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
-        """See ``Records``. The content is the version, so each write must have a different one."""
+        """See ``RecordStore``. The content is the version, so each write must have another one."""
         with self.guard(name):
             if self.read(name) != found:
                 return None
             partial = self.folder / f".{uuid4().hex}"
             try:
+                # Content, then name, then folder: a loss of power leaves the old document or the
+                # new one.
                 partial.write_bytes(content)
                 flush(partial)
                 os.replace(partial, self.folder / name)
@@ -94,20 +96,20 @@ class LocalRecords:
             return self.read(name)
 
     def remove(self, name: str) -> None:
-        """See ``Records``."""
+        """See ``RecordStore``."""
         with self.guard(name):
             (self.folder / name).unlink(missing_ok=True)
         (self.folder / f"{name}{_LOCK}").unlink(missing_ok=True)
 
     def names(self, prefix: str) -> list[str]:
-        """See ``Records``."""
+        """See ``RecordStore``."""
         if not self.folder.is_dir():
             return []
         names = (entry.name for entry in os.scandir(self.folder))
         return [name for name in names if name.startswith(prefix) and not name.endswith(_LOCK)]
 
     def age_s(self, name: str) -> float:
-        """See ``Records``; on a network drive, by the clock of its server."""
+        """See ``RecordStore``; on a network drive, by the clock of its server."""
         probe = self.folder / f".{uuid4().hex}"
         probe.touch()
         try:
@@ -127,6 +129,7 @@ class LocalRecords:
             raise self._refused(error) from error
         try:
             deadline = time.monotonic() + LOCK_S
+            # A killed process leaves no lock: the kernel releases it with the open file.
             while not _locked(handle):
                 if time.monotonic() > deadline:
                     raise ArtifactError(
@@ -166,7 +169,7 @@ class RemoteRecords:
     """Documents below ``top`` of an fsspec filesystem.
 
     Only S3 supports the comparison; on others two processes that write at the same moment can both
-    win. ``translate_errors`` turns a network failure into one sentence.
+    win. ``translate_errors`` raises a network failure as one sentence.
     """
 
     def __init__(
@@ -176,7 +179,7 @@ class RemoteRecords:
         self._compares = "s3" in fs.protocol
 
     def read(self, name: str) -> Record | None:
-        """See ``Records``."""
+        """See ``RecordStore``."""
         with self._translate_errors(f"read {self._path(name)}"):
             try:
                 # In this order, a write in between only makes an exchange fail.
@@ -187,9 +190,11 @@ class RemoteRecords:
         return Record(content, version or content.decode(errors="replace"))
 
     def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
-        """See ``Records``. A write that was repeated because its response was lost is recognised by
-        its content, which must differ from write to write."""
+        """See ``RecordStore``. A write that was repeated because its response was lost is
+        recognised by its content, which must differ from write to write."""
         with self._translate_errors(f"write {self._path(name)}"):
+            # Without a condition on the server, threads of this process at least exclude one
+            # another.
             if not self._compares:
                 with _ONE_WRITER:
                     if self.read(name) != found:
@@ -210,20 +215,20 @@ class RemoteRecords:
         return written if written is not None and written.content == content else None
 
     def remove(self, name: str) -> None:
-        """See ``Records``."""
+        """See ``RecordStore``."""
         with self._translate_errors(f"remove {self._path(name)}"):
             if self._fs.exists(self._path(name)):
                 self._fs.rm_file(self._path(name))
 
     def names(self, prefix: str) -> list[str]:
-        """See ``Records``."""
+        """See ``RecordStore``."""
         with self._translate_errors(f"list {self._top}"):
             self._fs.invalidate_cache()
             paths = self._fs.glob(f"{self._top}/{prefix}*")
         return [str(path).rpartition("/")[2] for path in paths]
 
     def age_s(self, name: str) -> float:
-        """See ``Records``."""
+        """See ``RecordStore``."""
         probe = self._path(f"clock-{uuid4().hex}")
         with self._translate_errors(f"write {probe}"):
             self._fs.pipe_file(probe, b"now")

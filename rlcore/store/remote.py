@@ -240,7 +240,7 @@ def _incomplete(uri: str, arrived: int, size: int) -> ArtifactError:
 
 @contextmanager
 def _translated(errors: tuple[type[Exception], ...], action: str) -> Iterator[None]:
-    """Turn a network or server error into one sentence."""
+    """Raise a network or server error as one sentence."""
     try:
         yield
     except UserError:

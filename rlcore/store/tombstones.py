@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlcore.store.checks import ArtifactError
-from rlcore.store.records import Records
+from rlcore.store.records import RecordStore
 from schemas.artifacts import ArtifactRef, Manifest
 
 FOLDER = ".pruned"
@@ -79,7 +79,7 @@ def decode(document: bytes) -> dict[Place, Pruned]:
 class PrunedRecords:
     """What the documents of one store say; each is read once."""
 
-    def __init__(self, documents: Records) -> None:
+    def __init__(self, documents: RecordStore) -> None:
         self._documents = documents
         self._known: dict[str, dict[Place, Pruned]] = {}
 

@@ -98,7 +98,7 @@ def check_module(name: str, path: str) -> None:
 def import_module(module: str, name: str, path: str) -> ModuleType:
     """Return the user's module, imported here. Raises UserError naming what failed, and where.
 
-    A file is imported under a name of its own, and can import the files beside it.
+    A file is imported under a unique name, and can import the files beside it.
     """
     try:
         return _import_file(module) if is_file(module) else importlib.import_module(module)

@@ -161,14 +161,14 @@ def why(name: str, before: str, after: str) -> str:
     """Return why the results of version ``after`` of ``name`` are not those of ``before``.
 
     >>> why("rl", "1+modified.0123456789ab", "1")
-    'the code was another one, without a version of its own'
+    'the code was another one, without its own version'
     """
     old, new = (int(tag.partition("+")[0]) for tag in (before, after))
     if old != new:
         return "; ".join(VERSIONS[name].steps[min(old, new) : max(old, new)])
     if MODIFIED in after and after == code_parts(name)[VERSION]:
         return f"{_changed(name, ROOT)} changed, and no version was raised"
-    return "the code was another one, without a version of its own"
+    return "the code was another one, without its own version"
 
 
 def _changed(name: str, root: Path) -> str:

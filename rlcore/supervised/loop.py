@@ -42,7 +42,7 @@ class Progress:
     eta_s: float | None  # None after the first step of this process, which also warms it up
 
 
-class Batches(Protocol):
+class SupervisedBatches(Protocol):
     """What the optimizer steps of the stage ``stage`` minimise."""
 
     stage: str
@@ -54,7 +54,7 @@ class Batches(Protocol):
         ...
 
 
-class Training:
+class SupervisedTraining:
     """The optimizer steps of ``learner`` on ``batches``, by the settings of ``section``.
 
     ``key`` names its checkpoints and metrics in the store.
@@ -62,7 +62,7 @@ class Training:
 
     def __init__(
         self,
-        batches: Batches,
+        batches: SupervisedBatches,
         section: SFTSection | RewardModelSection,
         *,
         learner: LearnerPool,

@@ -289,7 +289,7 @@ def _solutions(section: Gsm8kSolutions) -> Callable[[dict[str, Any], int, str], 
 def _rankings(row: dict[str, Any], index: int, name: str) -> list[Ranked]:
     """Return the responses of a row in TRL's chosen/rejected or our ranked form, without levels.
 
-    Each row of a file is a prompt of its own: rankings of different rows are not comparable.
+    Each row of a file is a separate prompt: rankings of different rows are not comparable.
     """
     prompt, responses = ranked_row(row)
     uid = content_uid(name, prompt, *(text for text, _ in responses), str(index))

@@ -137,7 +137,7 @@ BINS = 10
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class RewardModelEvaluation:
     """``tables``: preference_scores, pair_accuracy, calibration, by name. ``calibration_error``:
     the ECE, a share."""
 
@@ -162,7 +162,9 @@ class Evaluation:
         return [*lines, f"reward model: calibration error {self.calibration_error:.3f}"]
 
 
-def evaluate_scores(preferences: pl.DataFrame, scores: np.ndarray, seed: int) -> Evaluation:
+def evaluate_scores(
+    preferences: pl.DataFrame, scores: np.ndarray, seed: int
+) -> RewardModelEvaluation:
     """Evaluate ``scores`` [rows] of held-out ``preferences`` (Preferences rows, some of unequal
     rank)."""
     pairs = pairs_of(preferences, scores)
@@ -172,7 +174,7 @@ def evaluate_scores(preferences: pl.DataFrame, scores: np.ndarray, seed: int) ->
         "pair_accuracy": pair_accuracy(pairs, seed),
         "calibration": bins,
     }
-    return Evaluation(tables, error)
+    return RewardModelEvaluation(tables, error)
 
 
 def last_token_scores(learner: LearnerPool, sequences: Sequences) -> np.ndarray:

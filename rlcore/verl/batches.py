@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.verl.episodes import lengths, longest
-from rlcore.verl.settings import ACTOR, MODEL, ROLLOUT, Run
+from rlcore.verl.settings import ACTOR, MODEL, ROLLOUT, VerlRun
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
 from schemas.reward_model import SampledPreferences
@@ -39,11 +39,11 @@ TRUNCATIONS = {
 }
 
 
-def _sizes(run: Run) -> dict[str, int]:
+def _sizes(run: VerlRun) -> dict[str, int]:
     return VERL_EXAMPLE_SIZES if run.excerpt else VERL_SIZES
 
 
-def batch_sizes(run: Run) -> tuple[int, int]:
+def batch_sizes(run: VerlRun) -> tuple[int, int]:
     """Return (prompts per iteration, mini-batches of them); verl's mini-batch is in prompts too.
 
     Raises UserError when the mini-batch does not divide the batch.
@@ -59,12 +59,12 @@ def batch_sizes(run: Run) -> tuple[int, int]:
     return prompts, prompts // mini
 
 
-def iteration_steps(run: Run) -> int:
+def iteration_steps(run: VerlRun) -> int:
     """Return the optimizer steps of one iteration."""
     return batch_sizes(run)[1] * run.count(f"{ACTOR}.ppo_epochs", 1)
 
 
-def batches(run: Run) -> dict[str, Any]:
+def batches(run: VerlRun) -> dict[str, Any]:
     """Batch, mini-batch, micro-batch, and epochs as iterations."""
     prompts, mini_batches = batch_sizes(run)
     for key, size in (
@@ -87,7 +87,7 @@ def batches(run: Run) -> dict[str, Any]:
     }
 
 
-def _micro_batch_tokens(run: Run) -> int:
+def _micro_batch_tokens(run: VerlRun) -> int:
     """Sequences per GPU and pass, converted to tokens of the longest sequence; at least one."""
     sequence = longest(run)
     dynamic = run.flag(f"{ACTOR}.use_dynamic_bsz")
@@ -108,7 +108,7 @@ def _micro_batch_tokens(run: Run) -> int:
     return max(least, run.count(f"{ACTOR}.ppo_max_token_len_per_gpu", MICRO_BATCH_TOKENS))
 
 
-def _iterations(run: Run, prompts: int) -> int:
+def _iterations(run: VerlRun, prompts: int) -> int:
     steps = run.count("trainer.total_training_steps", 0)
     if steps > 0:
         return steps
@@ -127,7 +127,7 @@ def _iterations(run: Run, prompts: int) -> int:
     return iterations
 
 
-def _train_rows(run: Run) -> tuple[int, str]:
+def _train_rows(run: VerlRun) -> tuple[int, str]:
     """Return the number of training rows and its source."""
     if run.train_rows is not None:
         return run.train_rows, "--train-rows"
@@ -147,7 +147,7 @@ def _train_rows(run: Run) -> tuple[int, str]:
     return sum(counts), " + ".join(f"{count:,}" for count in counts) + " by the files' names"
 
 
-def files(run: Run, key: str) -> list[str]:
+def files(run: VerlRun, key: str) -> list[str]:
     """Return the files of a key, the home directory written out."""
     value = run.get(key, [])
     listed = value if isinstance(value, list) else [value]
@@ -171,7 +171,7 @@ def _known_rows(file: str) -> int | None:
     return next((rows for name, rows in TRAIN_ROWS.items() if re.search(name, path)), None)
 
 
-def trains_reward_model(run: Run) -> bool:
+def trains_reward_model(run: VerlRun) -> bool:
     """Return whether a learned reward model scores. verl loads one; here the run trains it.
 
     Raises UserError for data with neither demonstrations nor a rule to rank samples by.
@@ -187,7 +187,7 @@ def trains_reward_model(run: Run) -> bool:
     return True
 
 
-def data(run: Run) -> dict[str, Any]:
+def data(run: VerlRun) -> dict[str, Any]:
     """Model and data. A whole command must name both; an excerpt defaults to those of verl's
     example."""
     model, train = run.get(f"{MODEL}.path"), files(run, "data.train_files")
@@ -229,7 +229,7 @@ def data(run: Run) -> dict[str, Any]:
     return ours
 
 
-def _sources(run: Run, train: list[str]) -> list[dict[str, Any]]:
+def _sources(run: VerlRun, train: list[str]) -> list[dict[str, Any]]:
     if not train or trains_reward_model(run):
         run.note(
             "data.train_files: GSM8K with its demonstrations, from $GSM8K_DIR or the hub"
@@ -252,7 +252,7 @@ def _sources(run: Run, train: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def reward(run: Run) -> dict[str, Any]:
+def reward(run: VerlRun) -> dict[str, Any]:
     """The reward: a user's function, a trained model, or GSM8K's rule."""
     if run.reward is not None:
         return {"reward.functions": [{"name": run.reward}]}
@@ -297,7 +297,7 @@ def reward(run: Run) -> dict[str, Any]:
     return {"reward.functions": [{"name": "math"}]}
 
 
-def _custom_reward(run: Run) -> dict[str, Any] | None:
+def _custom_reward(run: VerlRun) -> dict[str, Any] | None:
     """Return the user's function as ``path/to/file.py:function``, its arguments as options."""
     path, place = run.get("custom_reward_function.path"), "custom_reward_function.reward_kwargs"
     if path is None:
@@ -319,13 +319,13 @@ def _custom_reward(run: Run) -> dict[str, Any] | None:
     return {"name": name, **({"options": options} if options else {})}
 
 
-def _judged_by_programs(run: Run, named: list[str]) -> bool:
+def _judged_by_programs(run: VerlRun, named: list[str]) -> bool:
     """Return whether verl runs the responses as programs: in its sandbox, by tests."""
     asked = run.has("reward_model.sandbox_fusion.url")
     return asked and bool(named) and all(_words(file) & PROGRAMS for file in named)
 
 
-def evaluation(run: Run) -> dict[str, Any]:
+def evaluation(run: VerlRun) -> dict[str, Any]:
     """Sampling of the stage evaluate; validation during RL is greedy."""
     theirs, ours = f"{ROLLOUT}.val_kwargs", {}
     for key in ("temperature", "top_p"):
@@ -348,14 +348,14 @@ def evaluation(run: Run) -> dict[str, Any]:
     return ours
 
 
-def bookkeeping(run: Run) -> dict[str, Any]:
+def bookkeeping(run: VerlRun) -> dict[str, Any]:
     """How often to validate and to save; what to start from."""
     if isinstance(path := run.get("trainer.resume_from_path"), str):
         found = re.search(r"global_step_(\d+)", path)
         step = found[1] if found else "N"
         run.note(
             f"trainer.resume_from_path = {path}: checkpoints of verl are not read; run this recipe"
-            f" up to there, then `rl-pipeline fork latest@{step} -o PATH=VALUE` goes on from it"
+            f" up to there, then `rl-pipeline fork latest@{step} -o PATH=VALUE` continues from it"
         )
     validate, save = run.count("trainer.test_freq", 0), run.count("trainer.save_freq", 0)
     ours = {}
@@ -370,7 +370,7 @@ def bookkeeping(run: Run) -> dict[str, Any]:
     return ours
 
 
-def names(run: Run) -> dict[str, Any]:
+def names(run: VerlRun) -> dict[str, Any]:
     """Whether to log to wandb. The caller sets the recipe's name."""
     if not run.has("trainer.logger"):
         return {}

@@ -6,7 +6,7 @@ Lengths too: they depend on how many turns follow a prompt.
 import re
 from typing import Any
 
-from rlcore.verl.settings import ACTOR, ROLLOUT, Run
+from rlcore.verl.settings import ACTOR, ROLLOUT, VerlRun
 from schemas.environment import ENVIRONMENTS, EnvironmentSection
 
 ENV_NAME, STEPS, TURNS = "env.env_name", "env.max_steps", f"{ROLLOUT}.multi_turn"
@@ -19,13 +19,13 @@ _PROGRAMS = re.compile(r"sandbox|retool|code_interpreter|python", re.IGNORECASE)
 _CHARACTERS = 4  # of a token, about, in English
 
 
-def lengths(run: Run) -> tuple[int, int]:
+def lengths(run: VerlRun) -> tuple[int, int]:
     """Return the longest prompt and the longest response, in tokens; verl's default is 512 each."""
     prompt = run.count("data.max_prompt_length", 512)
     return prompt, run.count("data.max_response_length", 512)
 
 
-def longest(run: Run) -> int:
+def longest(run: VerlRun) -> int:
     """Return the tokens of the longest sequence: a prompt, and a response or an episode."""
     prompt, response = lengths(run)
     section = _section(run)
@@ -35,7 +35,7 @@ def longest(run: Run) -> int:
     return EnvironmentSection.model_validate({"name": name, **section}).tokens(prompt, response)
 
 
-def environment(run: Run) -> dict[str, Any]:
+def environment(run: VerlRun) -> dict[str, Any]:
     """The environment, where we have one that does what the run's does; else how to write it."""
     if not _has_turns(run):
         for key in (PENALTY_SWITCH, PENALTY, STEPS):
@@ -59,11 +59,11 @@ def environment(run: Run) -> dict[str, Any]:
     return {f"environment.{key}": value for key, value in ours.items()}
 
 
-def _has_turns(run: Run) -> bool:
+def _has_turns(run: VerlRun) -> bool:
     return run.has(ENV_NAME) or run.flag(f"{TURNS}.enable")
 
 
-def _name(run: Run) -> str | None:
+def _name(run: VerlRun) -> str | None:
     """Return our environment that does what the run's does; None where there is none."""
     if run.has(ENV_NAME):
         return "python" if str(run.get(ENV_NAME)).startswith("informal_math") else None
@@ -72,7 +72,7 @@ def _name(run: Run) -> str | None:
     return "python" if _PROGRAMS.search(str(run.get(TOOLS, ""))) else None
 
 
-def _section(run: Run) -> dict[str, Any]:
+def _section(run: VerlRun) -> dict[str, Any]:
     """Return the other keys of our section that the run sets."""
     section: dict[str, Any] = {}
     for key in (STEPS, f"{TURNS}.max_assistant_turns", f"{TURNS}.max_turns"):
@@ -87,7 +87,7 @@ def _section(run: Run) -> dict[str, Any]:
     return section
 
 
-def _note_sizes(run: Run) -> None:
+def _note_sizes(run: VerlRun) -> None:
     """Note what is counted otherwise there."""
     prompt, response = lengths(run)
     of_an_episode = "" if run.has(ENV_NAME) else ", and of a whole episode in verl"
@@ -109,7 +109,7 @@ def _note_sizes(run: Run) -> None:
         )
 
 
-def _how_to_write(run: Run, section: dict[str, Any]) -> str:
+def _how_to_write(run: VerlRun, section: dict[str, Any]) -> str:
     """Return what to do about an environment that we do not have."""
     written = ", ".join(f"{key}: {value}" for key, value in section.items())
     if run.has(ENV_NAME):

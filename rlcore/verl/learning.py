@@ -4,7 +4,7 @@ from typing import Any
 
 from rlcore.verl.batches import iteration_steps
 from rlcore.verl.episodes import lengths
-from rlcore.verl.settings import ACTOR, MODEL, ROLLOUT, Run
+from rlcore.verl.settings import ACTOR, MODEL, ROLLOUT, VerlRun
 from schemas.algorithm import ADVANTAGES
 from schemas.errors import UserError
 from schemas.presets import PRESETS
@@ -39,12 +39,12 @@ KL_ESTIMATORS = {
 FILTER_METRICS = {"acc": "accuracy", "seq_reward": "score", "seq_final_reward": "final_score"}
 
 
-def estimator(run: Run) -> str:
+def estimator(run: VerlRun) -> str:
     """Return our name of the advantage estimator; verl's default is gae."""
     return run.choice("algorithm.adv_estimator", ESTIMATORS, "gae")
 
 
-def preset(run: Run) -> str:
+def preset(run: VerlRun) -> str:
     """Return the closest preset; the recipe lists the settings in which verl differs."""
     if run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla") == "gspo":
         return "gspo"
@@ -52,12 +52,12 @@ def preset(run: Run) -> str:
     return near.get(estimator(run), "rloo")
 
 
-def filters(run: Run) -> bool:
+def filters(run: VerlRun) -> bool:
     """Return whether groups without a signal are filtered out."""
     return run.flag("algorithm.filter_groups.enable")
 
 
-def advantage(run: Run) -> dict[str, Any]:
+def advantage(run: VerlRun) -> dict[str, Any]:
     """Estimator, policy loss and aggregation. verl's default: token-mean over the mini-batch."""
     name, base = estimator(run), preset(run)
     if "algorithm.adv_estimator" not in run.values:
@@ -87,7 +87,7 @@ def advantage(run: Run) -> dict[str, Any]:
     return ours | {"rl.algorithm.aggregation": aggregation}
 
 
-def samples(run: Run) -> dict[str, Any]:
+def samples(run: VerlRun) -> dict[str, Any]:
     """Group size: rollout.n, or env.rollout.n where environments repeat the prompt."""
     sizes = {key: run.count(key, 1) for key in (f"{ROLLOUT}.n", "env.rollout.n")}
     asked = {key: size for key, size in sizes.items() if size != 1}
@@ -111,7 +111,7 @@ def samples(run: Run) -> dict[str, Any]:
     return {"rl.rollout.samples": size}
 
 
-def clips(run: Run) -> dict[str, Any]:
+def clips(run: VerlRun) -> dict[str, Any]:
     """Clip range and dual clip c (3 in verl, on by default)."""
     keys = {side: f"{ACTOR}.clip_ratio_{side}" for side in ("low", "high", "c")}
     both = run.number(f"{ACTOR}.clip_ratio", 0.2)
@@ -137,7 +137,7 @@ def clips(run: Run) -> dict[str, Any]:
     }
 
 
-def kl(run: Run) -> dict[str, Any]:
+def kl(run: VerlRun) -> dict[str, Any]:
     """Where the KL applies: in the loss or in the reward.
 
     A kl_ctrl.kl_coef without either switch is read as KL in the reward: verl before 0.3 did so, and
@@ -185,7 +185,7 @@ def kl(run: Run) -> dict[str, Any]:
     return ours
 
 
-def correction(run: Run) -> dict[str, Any]:
+def correction(run: VerlRun) -> dict[str, Any]:
     """Truncated importance weights by their two names; the threshold alone switches nothing on."""
     path, theirs = "rl.algorithm.importance_correction", "algorithm.rollout_correction.rollout_is"
     if run.has(theirs):
@@ -197,7 +197,7 @@ def correction(run: Run) -> dict[str, Any]:
     return {f"{path}.level": "token", f"{path}.cap": cap} if cap > 0 else {}
 
 
-def filter_groups(run: Run) -> dict[str, Any]:
+def filter_groups(run: VerlRun) -> dict[str, Any]:
     """DAPO's dynamic sampling. Without a metric: by reward, as on AlphaApollo's training page."""
     batch, drawn = run.count("data.train_batch_size", 0), run.count("data.gen_batch_size", 0)
     if not filters(run):
@@ -223,7 +223,7 @@ def filter_groups(run: Run) -> dict[str, Any]:
     }
 
 
-def overlong(run: Run) -> dict[str, Any]:
+def overlong(run: VerlRun) -> dict[str, Any]:
     """DAPO's soft penalty for long responses, by its two names."""
     for place in ("reward_model.overlong_buffer", "reward_model.reward_kwargs.overlong_buffer_cfg"):
         if run.flag(f"{place}.enable"):
@@ -239,7 +239,7 @@ def overlong(run: Run) -> dict[str, Any]:
     return {}
 
 
-def optimizers(run: Run) -> dict[str, Any]:
+def optimizers(run: VerlRun) -> dict[str, Any]:
     """AdamW and schedule of actor and critic. verl's schedule ticks per iteration, ours per step.
 
     Defaults are verl's: 1e-6 (critic 1e-5), decay .01, constant, no warm-up.
@@ -268,7 +268,7 @@ def optimizers(run: Run) -> dict[str, Any]:
     return ours
 
 
-def critic(run: Run) -> dict[str, Any]:
+def critic(run: VerlRun) -> dict[str, Any]:
     """The value model of gae; verl ignores the section for other estimators, and so do we."""
     if estimator(run) != "gae":
         given = sorted(key for key in run.values if key.startswith("critic.") and run.has(key))

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.verl.batches import files
-from rlcore.verl.settings import ACTOR, MODEL, Run
+from rlcore.verl.settings import ACTOR, MODEL, VerlRun
 from schemas.errors import UserError
 
 # Objectives of verl, by the values that choose them, which have no counterpart.
@@ -50,7 +50,7 @@ REMEDIES = {
 }
 
 
-def refuse(run: Run, config_files: Sequence[str], *, defaults: bool) -> None:
+def refuse(run: VerlRun, config_files: Sequence[str], *, defaults: bool) -> None:
     """Raise UserError naming all that the run asks for and cannot get here.
 
     ``config_files``: verl's, by flag. ``defaults``: ``run`` lists verl's defaults too, among which
@@ -75,7 +75,7 @@ def refuse(run: Run, config_files: Sequence[str], *, defaults: bool) -> None:
     )
 
 
-def media(run: Run) -> dict[str, Any]:
+def media(run: VerlRun) -> dict[str, Any]:
     """Nothing; notes what a config that was not refused leaves open."""
     keys = [key for key in MEDIA if run.has(key)]
     if keys:
@@ -86,7 +86,7 @@ def media(run: Run) -> dict[str, Any]:
     return {}
 
 
-def _columns(run: Run) -> set[str]:
+def _columns(run: VerlRun) -> set[str]:
     """Return the columns of the training files that are here."""
     here = [Path(file) for file in files(run, "data.train_files")]
     return {
@@ -97,7 +97,7 @@ def _columns(run: Run) -> set[str]:
     }
 
 
-def _objectives(run: Run) -> Iterator[tuple[str, str, str]]:
+def _objectives(run: VerlRun) -> Iterator[tuple[str, str, str]]:
     named: set[str] = set()
     if run.flag("distillation.enabled"):
         yield "objective", "distillation", "distillation.enabled = True"
@@ -111,7 +111,7 @@ def _objectives(run: Run) -> Iterator[tuple[str, str, str]]:
 
 
 def _engines(
-    run: Run, config_files: Sequence[str], *, defaults: bool
+    run: VerlRun, config_files: Sequence[str], *, defaults: bool
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the engine by the first setting that tells of it."""
     for key in ("model_engine", f"{ACTOR}.strategy"):

@@ -17,7 +17,7 @@ ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{role}" for role in ("actor", "roll
 
 @dataclass(frozen=True, slots=True)
 class To:
-    """One key that becomes one of ours, read as ``kind`` (``Run.read``)."""
+    """One key that becomes one of ours, read as ``kind`` (``VerlRun.read``)."""
 
     ours: str
     kind: str | list[str]
@@ -25,7 +25,7 @@ class To:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JointKey:
     """Read together with other keys by the function of that name in ``translate.TOGETHER``."""
 
     function: str
@@ -51,7 +51,7 @@ class Unsupported:
         )
 
 
-Entry = To | Part | Unsupported
+Entry = To | JointKey | Unsupported
 
 
 def _entry(fate: Mapping[str, Any]) -> Entry:
@@ -59,7 +59,7 @@ def _entry(fate: Mapping[str, Any]) -> Entry:
         case {"to": ours, "as": kind}:
             return To(ours, kind, fate.get("remark", ""))
         case {"with": function}:
-            return Part(function)
+            return JointKey(function)
     why = fate.get("lacks") or fate["differs"]
     return Unsupported(why, "differs" in fate, tuple(fate.get("idle", ())), "is_on" in fate)
 
@@ -145,7 +145,7 @@ class Notes:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class VerlRun:
     """A verl run: ``values`` by verl's full keys, and the user's options.
 
     ``excerpt``: the text is not complete, so missing sizes default to those of verl's one-GPU

@@ -26,13 +26,13 @@ NOT_TRAINERS = {
     "sft_trainer": "SFT is the section sft of a recipe, not a separate run",
 }
 START = "a command starts with python3 -m verl.trainer.main_ppo"
-MORE = ("...", "…")  # stands for settings that are not shown
+MORE = ("...", "…")  # in place of settings that are not shown
 WHOLE_CONFIG = {"actor_rollout_ref", "algorithm", "data", "trainer"}
 _TRACE = re.compile(r"\++ +(.*)")  # a line of `bash -x`
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VerlSettings:
     """What the text sets, by dotted key as written; later settings replace earlier ones.
 
     ``excerpt``: the text is part of a run only (``...``, or settings without a command).
@@ -50,7 +50,7 @@ class Settings:
     remarks: tuple[str, ...] = ()
 
 
-def read_settings(text: str) -> Settings:
+def read_settings(text: str) -> VerlSettings:
     """Return the settings of a verl script or command, the output of ``bash -x`` on one, a block of
     ``a.b=c`` lines, or a YAML config such as Hydra's.
 
@@ -70,7 +70,7 @@ def read_settings(text: str) -> Settings:
         raise UserError("the command is nested too deeply to be read; write it flat") from None
 
 
-def _read_trace(lines: list[str]) -> Settings | None:
+def _read_trace(lines: list[str]) -> VerlSettings | None:
     """Return the settings of the trainer's command in what ``bash -x`` printed; None: no trace."""
     starts = [index for index, line in enumerate(lines) if _TRACE.match(line)]
     for start, end in zip(starts, [*starts, len(lines)][1:], strict=True):
@@ -89,7 +89,7 @@ def _read_trace(lines: list[str]) -> Settings | None:
     return None
 
 
-def _read_shell(text: str) -> Settings:
+def _read_shell(text: str) -> VerlSettings:
     body = parse(text)
     if (block := _block(body)) is not None:
         return _read_overrides(block, [], excerpt=True)
@@ -152,7 +152,7 @@ def _sets(word: str) -> bool:
 
 def _read_overrides(
     words: Sequence[Text], remarks: Sequence[str], *, excerpt: bool = False
-) -> Settings:
+) -> VerlSettings:
     values: dict[str, Any] = {}
     unread: dict[str, str] = {}
     deleted, config_files = [], []
@@ -174,7 +174,7 @@ def _read_overrides(
             unread.pop(key, None)
             if text.problem:
                 unread[key] = text.problem
-    return Settings(
+    return VerlSettings(
         values,
         excerpt,
         deleted=tuple(deleted),
@@ -199,7 +199,7 @@ def _override(text: Text) -> tuple[str, Any]:
         return key, value  # text that is not YAML is text
 
 
-def _read_yaml(text: str) -> Settings:
+def _read_yaml(text: str) -> VerlSettings:
     if len(text) > LONGEST:
         raise UserError(f"the config has {len(text):,} characters; give one of at most {LONGEST:,}")
     try:
@@ -209,7 +209,7 @@ def _read_yaml(text: str) -> Settings:
     if not isinstance(tree, dict):
         raise UserError("the config holds no settings; give key: value lines")
     whole = tree.keys() >= WHOLE_CONFIG
-    return Settings(dict(_flatten(tree)), excerpt=not whole, defaults=whole)
+    return VerlSettings(dict(_flatten(tree)), excerpt=not whole, defaults=whole)
 
 
 def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Any]]:

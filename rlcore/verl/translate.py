@@ -32,8 +32,8 @@ from rlcore.verl.learning import (
     samples,
 )
 from rlcore.verl.refusals import media, refuse
-from rlcore.verl.settings import ACTOR, ROLLOUT, Notes, Run, To, entry, full_key, lacking
-from rlcore.verl.text import Settings, read_settings
+from rlcore.verl.settings import ACTOR, ROLLOUT, Notes, To, VerlRun, entry, full_key, lacking
+from rlcore.verl.text import VerlSettings, read_settings
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
@@ -45,7 +45,7 @@ SHARED = 0.2  # of one GPU: actor, critic, reference, reward model and engine ma
 SHARED_MEMORY = 0.4  # of the GPU for an engine that shares it with learners
 
 
-def layout(run: Run) -> dict[str, Any]:
+def layout(run: VerlRun) -> dict[str, Any]:
     """Ranks, engines and offload. None of it changes the result of training."""
     gpus = run.count("trainer.n_gpus_per_node", 1) * run.count("trainer.nnodes", 1)
     width = run.count(f"{ROLLOUT}.tensor_model_parallel_size", 1)
@@ -66,7 +66,7 @@ def layout(run: Run) -> dict[str, Any]:
     return ours | {"hardware.learner.zero_stage": 3 if offload else 2 if ranks > 1 else 1}
 
 
-def _placement(run: Run, gpus: int, width: int) -> dict[str, Any]:
+def _placement(run: VerlRun, gpus: int, width: int) -> dict[str, Any]:
     """Divide ``gpus`` among learner ranks and engines of ``width`` GPUs each.
 
     Actor and critic have equal ranks, reference and reward model one each. One GPU is shared by
@@ -99,7 +99,7 @@ def _placement(run: Run, gpus: int, width: int) -> dict[str, Any]:
 
 
 def _places(
-    run: Run, ranks: int, share: float, engines: int, width: int, *, shared: bool
+    run: VerlRun, ranks: int, share: float, engines: int, width: int, *, shared: bool
 ) -> dict[str, Any]:
     key = f"{ROLLOUT}.gpu_memory_utilization"
     memory = run.number(key, 0.5)
@@ -111,7 +111,7 @@ def _places(
     memory = min(memory, SHARED_MEMORY) if shared else memory
     run.note(
         f"trainer.*: {ranks} learner rank(s) and {engines} engine(s) of {width} GPU(s) that stay in"
-        " place; verl's roles take turns on all GPUs"
+        " place; verl's roles share all GPUs, one after another"
     )
     return {
         "hardware.learner.ranks": ranks,
@@ -124,8 +124,8 @@ def _places(
 
 
 VERLS_OWN = ("=ppo_trainer", "=ppo_trainer.yaml", "--config-path=config")  # its defaults are known
-# Settings that belong together, by the name that entries.Part gives; in the order of a recipe.
-TOGETHER: dict[str, Callable[[Run], dict[str, Any]]] = {
+# Settings that belong together, by the name that settings.JointKey gives; in the order of a recipe.
+TOGETHER: dict[str, Callable[[VerlRun], dict[str, Any]]] = {
     "data": data,
     "reward": reward,
     "environment": environment,
@@ -180,7 +180,7 @@ def translate(
     read = read_settings(text)
     notes = Notes(remarks=list(read.remarks))
     values, unread = _by_full_key(read, notes)
-    run = Run(values, read.excerpt, notes, train_rows, reward, unread)
+    run = VerlRun(values, read.excerpt, notes, train_rows, reward, unread)
     refuse(run, read.config_files, defaults=read.defaults)
     for key in (*values, *map(full_key, read.deleted)):
         entry(key)
@@ -207,7 +207,7 @@ def translate(
     return Translation(tree, resolve_recipe(title, tree), notes, only_evaluates)
 
 
-def _by_full_key(read: Settings, notes: Notes) -> tuple[dict[str, Any], dict[str, str]]:
+def _by_full_key(read: VerlSettings, notes: Notes) -> tuple[dict[str, Any], dict[str, str]]:
     """Return values and unread keys by full key; of two places of one key, what is set there."""
     values: dict[str, Any] = {}
     unread: dict[str, str] = {}
@@ -251,7 +251,7 @@ def _comment(item: str) -> list[str]:
     )
 
 
-def _name(run: Run) -> str:
+def _name(run: VerlRun) -> str:
     key = "trainer.experiment_name"
     if key in run.unread:
         raise UserError(f"{key}: {run.unread[key]}, or pass --name NAME")

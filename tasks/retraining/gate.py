@@ -14,7 +14,7 @@ from rlcore.evaluation.promotion import check_sets
 from rlcore.models.files import model_directory
 from rlcore.results.paired import one_per_question
 from rlcore.retraining.champions import Champion, verified_export
-from rlcore.retraining.gate import Outcome, Side, ask, same_rows
+from rlcore.retraining.gate import GateDecision, Side, ask, same_rows
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
@@ -51,7 +51,7 @@ def gate(
     began_with: ArtifactRef | None,
     inputs_digest: str,
     recipe_digest: str,
-) -> Outcome:
+) -> GateDecision:
     """Return the decision on the export ``candidate``, kept in the store.
 
     ``recipe``: that of the candidate's run, whose ``evaluation`` it is. ``began_with``: the export
@@ -120,7 +120,7 @@ def _judged_alike(store: ArtifactStore, one: ArtifactRef, other: ArtifactRef) ->
     return parts[0] is not None and parts[0] == parts[1]
 
 
-def _show(name: str, outcome: Outcome) -> None:
+def _show(name: str, outcome: GateDecision) -> None:
     """Put the decision on the run's page."""
     rows: Sequence[dict[str, Any]] = [
         {column: row[column] for column in SHOWN} for row in outcome.rows

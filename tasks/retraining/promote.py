@@ -7,7 +7,7 @@ from prefect.runtime import flow_run
 
 from rlcore.models.files import model_directory
 from rlcore.retraining.champions import Champion, add_champion
-from rlcore.retraining.gate import Outcome
+from rlcore.retraining.gate import GateDecision
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
@@ -15,7 +15,7 @@ from schemas.recipe import Recipe
 
 @task(name="promote", cache_policy=NO_CACHE, persist_result=False)
 def promote(
-    recipe: Recipe, outcome: Outcome, *, candidate: ArtifactRef, after: int, recipe_digest: str
+    recipe: Recipe, outcome: GateDecision, *, candidate: ArtifactRef, after: int, recipe_digest: str
 ) -> Champion:
     """Return the entry that follows champion ``after``, made unless it is there. Raises
     ChampionMoved where another came first."""

@@ -4,7 +4,7 @@ each stage and validation.
 A hook of the flow, ``show_end``, completes the page of a run whose process is gone.
 
 The thread never delays or ends the run: it looks at the store as it is when it gets to it, so of
-several refreshes the last one counts, and its first error is logged and the run goes on. What
+several refreshes the last one counts, and its first error is logged and the run continues. What
 repeats all through a run takes a share of the time only (``Pace``).
 """
 
@@ -88,7 +88,7 @@ class View:
                     continue
         frames = [self._frames[name] for name in names if name in self._frames]
         found = pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)
-        if stage == RL:  # a longer run may have gone on here
+        if stage == RL:  # a longer run may have continued here
             return found.filter(pl.col("step") <= run.recipe.rl.iterations)
         return found
 
@@ -263,7 +263,7 @@ class RunPage:
         began = monotonic()
         try:
             self._view.publish(ending or RUNNING)
-        except Exception as error:  # noqa: BLE001  the run goes on without its page
+        except Exception as error:  # noqa: BLE001  the run continues without its page
             if not self._failed:
                 self._log(f"the run's page is not up to date ({type(error).__name__}: {error})")
             self._failed = True

@@ -1,6 +1,6 @@
 """Curves in wandb: a view of the metrics tables, which never delays or stops a run.
 
-The only file that imports wandb. While a run goes on, a separate thread imports, opens and sends,
+The only file that imports wandb. During a run, a separate thread imports, opens and sends,
 so that no iteration waits for it; its first error is logged and the others are ignored. Afterwards
 ``rebuild`` makes a wandb run from the metrics tables: that one is whole whatever the live one
 missed, since segments that were recorded offline under one id replace each other when they are
@@ -124,7 +124,7 @@ class Tracker:
                 curves = _Curves(run)
                 while (row := self._queue.get()) is not None:
                     curves.log(*row)
-        except Exception as error:  # noqa: BLE001  training goes on without its curves
+        except Exception as error:  # noqa: BLE001  training continues without its curves
             self._warn(
                 f"wandb is off for this run ({type(error).__name__}: {error});"
                 " `rl-pipeline wandb RUN` makes its curves afterwards"
@@ -168,7 +168,7 @@ def rebuild(
 def rows_of(metrics: pl.DataFrame) -> Iterator[Row]:
     """Yield each step of a Metrics table once, by stage in the order of ``STEP_METRICS``.
 
-    A value that was not finite is left out; of one that stands twice the last counts.
+    A value that was not finite is left out; of one that is there twice the last counts.
     """
     ordered = pl.Enum(list(STEP_METRICS))
     table = (

@@ -10,7 +10,7 @@ from prefect.events import emit_event
 from prefect.logging import get_logger
 
 from rlcore.diagnostics.watch import Finding
-from tasks.runtime.webhook import Level, post
+from tasks.runtime.webhook import AlertLevel, post
 
 RUN_FAILED, RUN_CRASHED = "rl-pipeline.run.failed", "rl-pipeline.run.crashed"
 FINDING_BEGAN, FINDING_ENDED = "rl-pipeline.finding.began", "rl-pipeline.finding.ended"
@@ -18,7 +18,7 @@ _told: set[tuple[str, str]] = set()  # (event, flow run id) of this process
 
 
 def alert(
-    event: str, level: Level, about: str, text: str, fields: Mapping[str, Any] | None = None
+    event: str, level: AlertLevel, about: str, text: str, fields: Mapping[str, Any] | None = None
 ) -> None:
     """Emit ``event`` on ``about`` ("run.<name>", "champion.<name>") and post it as ``text``.
 
@@ -43,10 +43,10 @@ def alert_finding(recipe: str, flow_run_id: str, finding: Finding) -> None:
     fields = {"recipe": recipe, "flow_run": flow_run_id, **finding.to_json()}
     if finding.ended is None:
         text = f"{name}, iteration {finding.began}: {finding.sentence}"
-        alert(FINDING_BEGAN, Level.WARNING, about, text, fields)
+        alert(FINDING_BEGAN, AlertLevel.WARNING, about, text, fields)
     else:
         text = f"{name}, reported at iteration {finding.began}, is over at {finding.ended}"
-        alert(FINDING_ENDED, Level.INFO, about, text, fields)
+        alert(FINDING_ENDED, AlertLevel.INFO, about, text, fields)
 
 
 def alert_end(flow: Any, flow_run: Any, state: State) -> None:
@@ -62,7 +62,7 @@ def alert_end(flow: Any, flow_run: Any, state: State) -> None:
     recipe = str(flow_run.parameters.get("recipe", flow_run.name))
     text = f"{recipe} {(state.name or 'ended').lower()}: {state.message or 'no message'}"
     fields = {"recipe": recipe, "flow_run": flow_run.id, "state": state.name}
-    alert(event, Level.ERROR, f"run.{recipe}", text, fields)
+    alert(event, AlertLevel.ERROR, f"run.{recipe}", text, fields)
 
 
 PROMOTED = "rl-pipeline.champion.promoted"
@@ -70,10 +70,10 @@ HELD = "rl-pipeline.champion.held"
 ROLLED_BACK = "rl-pipeline.champion.rolled-back"
 FAILED = "rl-pipeline.retrain.failed"
 _LEVELS = {
-    PROMOTED: Level.INFO,
-    HELD: Level.INFO,
-    ROLLED_BACK: Level.WARNING,
-    FAILED: Level.ERROR,
+    PROMOTED: AlertLevel.INFO,
+    HELD: AlertLevel.INFO,
+    ROLLED_BACK: AlertLevel.WARNING,
+    FAILED: AlertLevel.ERROR,
 }
 
 

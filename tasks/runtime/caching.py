@@ -82,7 +82,7 @@ class CachedStage:
         cannot be read, and CodeDriftError when the stage resumes from checkpoints, other code began
         the run, and the pipeline run does not accept that.
         """
-        run = self._settled(self.prepare(pipeline, **parents))
+        run = self._resolve(self.prepare(pipeline, **parents))
         run.record_origin()
         record = run.record()
         record_stage(run.store, record, run.lineage())
@@ -105,10 +105,10 @@ class CachedStage:
         pipeline.refresh_page(at_once=True)
         return ref
 
-    def _settled(self, run: StageRun) -> StageRun:
-        """Return ``run`` in its generation, or the run that goes on with a half-done one of other
+    def _resolve(self, run: StageRun) -> StageRun:
+        """Return ``run`` in its generation, or the run that continues with a half-done one of other
         code, or with one of fewer iterations."""
-        run = run.anew(self._generation(run))
+        run = run.regenerated(self._generation(run))
         if self.resumes is None:
             return run
         if (made := self._find(run)) is not None:
@@ -125,7 +125,7 @@ class CachedStage:
             log=log,
         )
         if isinstance(other, Shorter):
-            return self._lengthening(run, other)
+            return self._extend(run, other)
         if other is None:
             return run
         if not accepts:
@@ -133,21 +133,21 @@ class CachedStage:
         continued = run.continuing(other)
         if self._find(continued) is None:
             log(
-                f"{self.stage} goes on after iteration {other.step} with other code, as accepted:"
+                f"{self.stage} continues after iteration {other.step} with other code, as accepted:"
                 f" digest {other.code[:SHOWN]} before, {run.code_fingerprint[:SHOWN]} now"
             )
         return continued
 
-    def _lengthening(self, run: StageRun, shorter: Shorter) -> StageRun:
-        """Return the run that goes on with ``shorter``, or ``run`` where it cannot."""
+    def _extend(self, run: StageRun, shorter: Shorter) -> StageRun:
+        """Return the run that continues with ``shorter``, or ``run`` where it cannot."""
         if shorter.obstacle is not None:
             get_run_logger().warning(f"{self.stage} {shorter.sentence()}")
             return run
         get_run_logger().warning(
-            f"{self.stage} goes on after iteration {shorter.step} of a run of {shorter.total}"
+            f"{self.stage} continues after iteration {shorter.step} of a run of {shorter.total}"
             " iterations"
         )
-        return run.lengthening(shorter)
+        return run.extending(shorter)
 
     def _generation(self, run: StageRun) -> int:
         """Return the generation of the result that ``run`` is to use or to make."""
@@ -160,13 +160,13 @@ class CachedStage:
         return self._find_key(run, key) is not None
 
     def _is_to_be_used(self, run: StageRun, key: str) -> bool:
-        """Return whether a result that went on with other code is used as it is."""
+        """Return whether a result that continued with other code is used as it is."""
         if self.stage in run.pipeline.refresh:
             return is_made_by(run.store, run.kind, key, flow_run_id())
         return self._is_whole(run, key)
 
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
-        """Body of the Prefect task; as a parameter of its own ``parents`` shows in its graph."""
+        """Body of the Prefect task; as a separate parameter ``parents`` shows in its graph."""
         with redacting():
             return self._found_or_made(run)
 
@@ -205,7 +205,7 @@ def cached_stage(stage: Stage) -> Callable[[Callable[[StageRun], ArtifactRef]], 
 
     A stage that ``resumes`` continues from checkpoints whose metadata are ``StageRun.resumable``,
     so a half-done run that other code began is refused unless the pipeline run accepts it, and one
-    of fewer iterations is gone on with where ``resumes`` returns no obstacle.
+    of fewer iterations is continued where ``resumes`` returns no obstacle.
     """
     return lambda body: CachedStage(body, declared()[stage])
 

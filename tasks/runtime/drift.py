@@ -1,4 +1,5 @@
-"""A stage run that stopped half-way and would now go on with other code: found, refused, accepted.
+"""A stage run that stopped half-way and would now continue with other code: found, refused,
+accepted.
 
 The code is part of a stage's key, so after an edit a half-done run has a key under which nothing is
 found: it would begin again without a message, and what it had trained would be lost.
@@ -16,7 +17,7 @@ from schemas.artifacts import Manifest
 from schemas.errors import UserError
 from schemas.names import RECORDS
 
-ACCEPTED = "accepted_code"  # metadata of what went on with other code
+ACCEPTED = "accepted_code"  # metadata of what continued with other code
 IDENTITY = "identity"  # metadata of a checkpoint: the key of its stage run without the code
 SHOWN = 12  # digits of a digest in sentences
 
@@ -53,8 +54,8 @@ class HalfDone:
 
 
 def continued_key(key: str, other: str) -> str:
-    """Return the key of the result of a run ``key`` that goes on with the checkpoints of ``other``,
-    which other code wrote: it is what neither code alone would have made."""
+    """Return the key of the result of a run ``key`` that continues with the checkpoints of
+    ``other``, which other code wrote: it is what neither code alone would have made."""
     return hashlib.sha256(f"{key} continues {other}".encode()).hexdigest()[: len(key)]
 
 
@@ -69,7 +70,7 @@ def stopped_run(
     log: Callable[[str], None],
     alone: bool = False,
 ) -> HalfDone | None:
-    """Return the run of other code that a run ``key`` of a stage would go on with; None where it
+    """Return the run of other code that a run ``key`` of a stage would continue with; None where it
     would not.
 
     ``kind``: of the stage's result; ``is_made``: whether a result of that kind and a key is to be

@@ -1,7 +1,7 @@
 """What names a stage's result: the key made of content, the parts it was made of, its generation.
 
-A stage that is made anew (``refresh``) has the key of its content once more, with the number of its
-generation behind it, so that the result before stays.
+A stage that is made again (``refresh``) has the key of its content once more, with the number of
+its generation behind it, so that the result before stays.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from schemas.recipe import Recipe
 KEY_DIGITS = 32  # 128 bits of sha256: short enough to read, far too many to collide
 PART_DIGITS = 12  # of the digests that only name a difference
 MADE_OF = "made_of"  # metadata of a result: the parts of its key
-GENERATION = "generation"  # metadata of a result that was made anew: its number, from 2
+GENERATION = "generation"  # metadata of a result that was made again: its number, from 2
 ENDS = {"rl": ("rl", "iterations")}  # of a slice, what only says when the stage ends
 
-# (recipe, iterations that the other was to do, those it has done) -> why they cannot be gone on
-# with, None where they can.
+# (recipe, iterations that the other was to do, those it has done) -> why they cannot be
+# continued, None where they can.
 Obstacle = Callable[[Recipe, int, int], str | None]
 
 
@@ -144,7 +144,7 @@ def newest_generation(
 
 
 def fresh_generation(store: ArtifactReader, kind: str, key: str, producer: str) -> int:
-    """Return the generation that the flow run ``producer`` makes anew: the one after the newest,
+    """Return the generation that the flow run ``producer`` makes again: the one after the newest,
     or that which it has made already, where it is retried."""
     numbers = generations(store, kind, key)
     for number in numbers:

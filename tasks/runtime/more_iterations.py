@@ -1,6 +1,6 @@
 """A stage run that is to do more iterations than one in the store, and would repeat all of its.
 
-It goes on with that run's checkpoints and records where nothing that is done depends on how many
+It continues with that run's checkpoints and records where nothing that is done depends on how many
 iterations there are to be; its result is what it would have made alone.
 """
 
@@ -22,7 +22,7 @@ class Shorter:
     """A stage run with the same steps that was to end sooner.
 
     ``key``: of its checkpoints and records; ``step``: of the newest checkpoint; ``total``: the
-    iterations it was to do. ``obstacle``: why a run of more iterations cannot go on with it.
+    iterations it was to do. ``obstacle``: why a run of more iterations cannot continue with it.
     """
 
     key: str
@@ -45,9 +45,9 @@ def earlier_run(
     is_made: Callable[[str], bool],
     log: Callable[[str], None],
 ) -> HalfDone | Shorter | None:
-    """Return the run with whose checkpoints a run of ``stage`` would go on that has no result and
-    none of its own: one of other code (``stopped_run``), else one of fewer iterations
-    (``shorter_run``). What is made anew, from generation 2, goes on with nothing of others."""
+    """Return the run with whose checkpoints a run of ``stage`` would continue that has no result
+    and no checkpoints itself: one of other code (``stopped_run``), else one of fewer iterations
+    (``shorter_run``). What is made again, from generation 2, continues with nothing of others."""
     if stage.resumes is None:
         return None
     other = stopped_run(
@@ -85,10 +85,10 @@ def shorter_run(
     obstacle: Obstacle,
     log: Callable[[str], None],
 ) -> Shorter | None:
-    """Return the run that a run ``key`` of ``total`` iterations would go on with: of those of the
-    same ``trajectory`` that have not gone further the one with the most steps, else the first that
-    it cannot go on with. None where it has checkpoints itself, or no other has. ``code``: digest of
-    the code about to run."""
+    """Return the run that a run ``key`` of ``total`` iterations would continue with: of those of
+    the same ``trajectory`` that have not gone further the one with the most steps, else the first
+    that it cannot continue with. None where it has checkpoints itself, or no other has. ``code``:
+    digest of the code about to run."""
     steps = begun_runs(store)
     if key in steps:
         return None

@@ -32,8 +32,8 @@ class PipelineRun:
 
     ``directory``: this run's own folder. ``page``: the run's page, where it has one. ``overrides``:
     dotted keys that the recipe was changed by. ``accept_code``: a half-done stage that other code
-    began goes on. ``refresh``: stages that are made anew. ``results``: what the stages returned, in
-    order. ``flow_run_id``: that of the run, in its subflows too.
+    began continues. ``refresh``: stages that are made again. ``results``: what the stages returned,
+    in order. ``flow_run_id``: that of the run, in its subflows too.
     """
 
     recipe: Recipe

@@ -1,10 +1,10 @@
-"""A stage whose workers die or hang goes on in new ones, within its run.
+"""A stage whose workers die or hang continues in new ones, within its run.
 
 The body of the stage is called again and continues at its newest checkpoint, as it does in a rerun
-after a kill, so that its result is the same. A learner that runs out of memory goes on there with
+after a kill, so that its result is the same. A learner that runs out of memory continues there with
 half of ``micro_batch_tokens``, which changes results by rounding only; lineage says so. What is an
 error of the user, or was raised by a call itself, is none of this and passes at once. To add
-another reason to begin again, with a remedy of its own: a function in ``CAUSES``.
+another reason to begin again, with its own remedy: a function in ``CAUSES``.
 """
 
 import traceback
@@ -68,7 +68,7 @@ class Restarts:
     """Calls the body of one stage until it returns: ``Restarts(run).made(body)``.
 
     At most ``hardware.restarts`` calls in a row begin without a checkpoint that the one before
-    them did not have: a run whose engine dies every hour goes on, and one whose engine dies at
+    them did not have: a run whose engine dies every hour continues, and one whose engine dies at
     every start ends. What a learner was left with after it ran out of memory holds for the rest of
     the stage, in a rerun, too. ``run``: as the body is given it.
     """
@@ -142,7 +142,7 @@ class Restarts:
         if restart.micro_batch_tokens is not None:
             self.run = run.within(restart.micro_batch_tokens)
         run.pipeline.refresh_page(at_once=True)
-        where = "begins again" if step < 0 else f"goes on after step {step}"
+        where = "begins again" if step < 0 else f"continues after step {step}"
         get_run_logger().warning(
             f"{run.stage} {where} with {restart.remedy} (restart {number}, {self._in_vain} of"
             f" {self._limit} without a new checkpoint): {restart.cause}"
@@ -175,7 +175,7 @@ class Restarts:
 
 
 def _checkpoints(run: StageRun) -> list[tuple[int, str]]:
-    """Return step and key of those that a body of ``run`` may go on with, in order."""
+    """Return step and key of those that a body of ``run`` may continue with, in order."""
     return sorted(
         (step, key)
         for key in {run.key, run.records}

@@ -14,7 +14,7 @@ from prefect.runtime import flow_run
 
 from rlcore.envs.registry import environment_names
 from rlcore.models.stop_tokens import NEVER_CLOSES
-from rlcore.plan.preconditions import Start, check_start
+from rlcore.plan.preconditions import StartCheck, check_start
 from rlcore.recipes.load import load_recipe
 from rlcore.recipes.redaction import redacting
 from rlcore.recipes.text import write_yaml
@@ -90,7 +90,7 @@ def open_run(
             )
 
 
-def _tell_start(recipe: Recipe, directory: Path, start: Start) -> None:
+def _tell_start(recipe: Recipe, directory: Path, start: StartCheck) -> None:
     """Log what begins, and what may be wrong with it."""
     log = get_run_logger()
     log.info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")

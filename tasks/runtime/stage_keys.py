@@ -38,7 +38,7 @@ class Declared:
     ``kind``: of its artifact. ``inputs``: content digests of what the body reads from outside the
     store, by role (``outside.Read``, which the result then names); they count like parents.
     ``user_code``: digests of the user's modules that the body runs, by function. ``resumes``:
-    the body continues from checkpoints; why one of fewer iterations cannot be gone on with.
+    the body continues from checkpoints; why one of fewer iterations cannot be continued.
     """
 
     stage: str

@@ -41,7 +41,7 @@ class StageRun:
     """What the body of a stage is given: the pipeline run, and this stage's key and parents.
 
     ``records`` is the key of checkpoints, metrics and what else the body keeps apart from its
-    result. It differs from ``key`` where the run goes on with one that other code began, or that
+    result. It differs from ``key`` where the run continues with one that other code began, or that
     was to do fewer iterations.
     ``recipe`` is the pipeline's, but for ``within``.
     ``identity``: the key without the code. ``generation``: how many results of this content there
@@ -74,7 +74,7 @@ class StageRun:
         self._made_by: dict[str, ArtifactRef] = {}
         self._origin: dict[str, Any] = {GENERATION: generation} if generation > 1 else {}
 
-    def anew(self, generation: int) -> "StageRun":
+    def regenerated(self, generation: int) -> "StageRun":
         """Return the run of the same content whose result is the ``generation``-th."""
         return StageRun(
             self.pipeline,
@@ -86,17 +86,17 @@ class StageRun:
         )
 
     def continuing(self, other: HalfDone) -> "StageRun":
-        """Return the run that goes on with ``other``, which other code began.
+        """Return the run that continues with ``other``, which other code began.
 
-        Its result has a key of its own: it is what neither code alone would have made.
+        Its result has a separate key: it is what neither code alone would have made.
         """
         code = {"before": other.code, "after": self.code_fingerprint, "step": other.step}
         run = self._noting({RECORDS: other.key, ACCEPTED: code})
         run.key, run.records = continued_key(self.key, other.key), other.key
         return run
 
-    def lengthening(self, shorter: Shorter) -> "StageRun":
-        """Return the run that goes on with ``shorter``; its result is what it would have made
+    def extending(self, shorter: Shorter) -> "StageRun":
+        """Return the run that continues with ``shorter``; its result is what it would have made
         alone, and has that key."""
         before = {"iterations": shorter.total, "step": shorter.step}
         run = self._noting({RECORDS: shorter.key, "longer_than": before})
@@ -121,7 +121,7 @@ class StageRun:
         return run
 
     def resumable(self) -> Lineage:
-        """Return the lineage of checkpoints, which says who may go on with them."""
+        """Return the lineage of checkpoints, which says who may continue with them."""
         named = {IDENTITY: self.identity, TRAJECTORY: self.keys.trajectory}
         made_by = {VERSION: self.keys.parts.code[VERSION], TOTAL: self.keys.total}
         return self.lineage(named | made_by)
@@ -205,10 +205,10 @@ def sampling(
 ) -> StageRun:
     """Return ``run`` with its engine chosen, for the model of ``model_dir``, and named in lineage.
 
-    What the recipe names counts first. Then ``recorded``, by what the run goes on with; the engine
-    of an earlier result of the same content (of ``kind``, by default the stage's own), which is
-    being made anew; and ``otherwise``. None means nothing is known. At last the rule of ``auto``.
-    Raises UserError where the engine cannot run here.
+    What the recipe names counts first. Then ``recorded``, by what the run continues with; the
+    engine of an earlier result of the same content (of ``kind``, by default the stage's own), which
+    is being made again; and ``otherwise``. None means nothing is known. At last the rule of
+    ``auto``. Raises UserError where the engine cannot run here.
     """
     known = recorded or _of_earlier_result(run, kind or run.kind) or otherwise
     return run.sampling_with(run.workers.choose_engine(model_dir, known))

@@ -1,4 +1,4 @@
-"""Posts alerts to a webhook from a process of their own, so that a receiver that fails or hangs
+"""Posts alerts to a webhook from a separate process, so that a receiver that fails or hangs
 delays nothing and an alert outlives the run that it is about.
 
 The URL is a secret: it is in the environment alone, ``$RL_PIPELINE_WEBHOOK_URL``. The body is JSON
@@ -32,7 +32,7 @@ _PASSED = (
 )
 
 
-class Level(StrEnum):
+class AlertLevel(StrEnum):
     """How much an alert matters, from least to most."""
 
     INFO = "info"  # something ended well, or is over
@@ -46,20 +46,20 @@ def log_path() -> Path:
     return Path(base) / "rl-pipeline" / "alerts.log"
 
 
-def least_level(environment: Mapping[str, str] = os.environ) -> Level:
+def least_level(environment: Mapping[str, str] = os.environ) -> AlertLevel:
     """Return the least level that is posted. Raises UserError for one that there is not."""
-    given = environment.get(LEAST) or Level.WARNING.value
+    given = environment.get(LEAST) or AlertLevel.WARNING.value
     try:
-        return Level(given.lower())
+        return AlertLevel(given.lower())
     except ValueError:
-        names = [level.value for level in Level]
+        names = [level.value for level in AlertLevel]
         raise UserError(
             f"{LEAST} = {given!r} is no level; use one of {', '.join(names)}"
             f"{did_you_mean(given, names)}"
         ) from None
 
 
-def post(event: str, level: Level, text: str, fields: Mapping[str, str]) -> bool:
+def post(event: str, level: AlertLevel, text: str, fields: Mapping[str, str]) -> bool:
     """Start to post an alert, and return at once: whether there is a webhook that wants it.
 
     Raises UserError as ``least_level`` does, and for a URL that is none.
@@ -69,7 +69,7 @@ def post(event: str, level: Level, text: str, fields: Mapping[str, str]) -> bool
         return False
     if not url.startswith(("http://", "https://")):
         raise UserError(f"{URL} is not a URL that begins with https://; correct it, or unset it")
-    levels = list(Level)
+    levels = list(AlertLevel)
     if levels.index(level) < levels.index(least_level()):
         return False
     shown = {name: redact(value)[:LONGEST] for name, value in fields.items()}

@@ -27,9 +27,9 @@ class Blow:
     ``where``: inline or deployed. ``component``: what was hit, and how. ``point``: when.
     ``outcome``: what the run did, in a few words. ``equal``: whether the weights in the end are
     those of an undisturbed run; None while there are none. ``orphans``: processes and shared memory
-    of the run that were left, a line each. ``seconds``: from the blow until the run went on or, if
-    it ended, had ended; with the rerun where there was one of its own. ``faults``: what should not
-    be. ``log``: where the run's output is.
+    of the run that were left, a line each. ``seconds``: from the blow until the run continued or,
+    if it ended, had ended; with the rerun where there was one of its own. ``faults``: what should
+    not be. ``log``: where the run's output is.
     """
 
     where: str

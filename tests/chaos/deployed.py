@@ -1,7 +1,7 @@
-"""A bring-up of its own, and runs of a job in it that are dealt blows while they go on.
+"""A bring-up of its own, and runs of a job in it that are dealt blows while they continue.
 
 A run takes one blow after another for as long as it outlives them. One that has ended is started
-again on the same store, and goes on from what is there. The policy of the run that completes must
+again on the same store, and continues from what is there. The policy of the run that completes must
 equal that of a run that nobody touched.
 """
 
@@ -151,7 +151,7 @@ class Ride:
         return room and not (self.completed or self.alone or broken)
 
     def take(self, victim: str, rng: random.Random) -> None:
-        """Let the run go on for a while, strike the victim, and see what comes of it."""
+        """Let the run continue for a while, strike the victim, and see what comes of it."""
         how = "SIGSTOP" if victim in victims.STOPPED else "SIGKILL"
         blow = Blow(DEPLOYED, f"{victim.removeprefix('stopped-')}, {how}")
         self.blows.append(blow)
@@ -172,7 +172,7 @@ class Ride:
 
     @property
     def terminal(self) -> Terminal:
-        """The terminal of the run that goes on; where none does, one is started."""
+        """The terminal of the run that continues; where none does, one is started."""
         if self._terminal is None:
             self._terminal = self.site.terminal(self.store)
         return self._terminal
@@ -204,7 +204,7 @@ class Ride:
         assert reached >= wanted, f"at {reached}, not at {wanted}:\n{terminal.text()[-3000:]}"
 
     def _see(self, victim: str, blow: Blow) -> None:
-        """Note whether the run goes on, completes or ends, and that it should."""
+        """Note whether the run continues, completes or ends, and that it should."""
         if victim == "server":
             self.site.up()
         self.alone = victim == "worker"
@@ -214,9 +214,9 @@ class Ride:
             self.look()
             return terminal.ended() or (not self.alone and self.job.reached(self.store) >= onward)
 
-        assert until(seen, RUN_S, look_s=1.0) is not None, "neither went on nor ended"
+        assert until(seen, RUN_S, look_s=1.0) is not None, "neither continued nor ended"
         if not terminal.ended():
-            blow.note("went on")
+            blow.note("continued")
             return
         self._terminal = None
         state = self._final_state(blow)

@@ -24,9 +24,9 @@ class Job:
     """A run that is dealt blows.
 
     ``reached(store)``: how far the runs on ``store`` have come, in ``unit``; a blow comes after one
-    of ``points`` more of it, and a run goes on once there are ``onward`` more. No blow comes within
-    ``margin`` of ``iterations``. ``outlived``: victims whose end is not that of
-    the run, which goes on in new workers (``hardware.restarts``).
+    of ``points`` more of it, and a run continues once there are ``onward`` more. No blow comes
+    within ``margin`` of ``iterations``. ``outlived``: victims whose end is not that of the run,
+    which continues in new workers (``hardware.restarts``).
     """
 
     recipe: str

@@ -1,4 +1,4 @@
-"""The flow ``evolve``: killed in a round it goes on to the same end, and a worker can run it."""
+"""The flow ``evolve``: killed in a round it continues to the same end, and a worker can run it."""
 
 import json
 import os

@@ -75,7 +75,7 @@ def test_failed_run_ends_in_its_sentence_and_1(prefect_server: str, tmp_path: Pa
 
 
 def test_a_server_that_went_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It used to end in a traceback while the run went on unseen."""
+    """It used to end in a traceback while the run continued unseen."""
     monkeypatch.setattr("flows.follow.POLL_S", 0.01)
     output = io.StringIO()
     answers = iter([ConnectError("refused"), ConnectError("refused"), "the run"])

@@ -58,7 +58,7 @@ def test_stages_are_chosen_and_the_run_gets_them(
         log_in(browser, base)
         browser.open(f"{base}/deployments/deployment/{deployment}/run")
         browser.wait(f"{FIELD}('until')) && {FIELD}('refresh'))?.querySelector('select') && true")
-        assert "stages that are made anew" in browser.ask(f"{FIELD}('refresh')).innerText")
+        assert "stages that are made again" in browser.ask(f"{FIELD}('refresh')).innerText")
         assert "the stage after which the run ends" in browser.ask(f"{FIELD}('until')).innerText")
         stages = [stage.value for stage in Stage]
         offered = browser.ask(chosen("refresh", ["evaluate", "export"]))
@@ -89,4 +89,4 @@ def test_the_other_interface_has_both_too(
         text = browser.ask("document.body.innerText")
         assert "refresh (Optional)" in text
         assert "until (Optional)" in text
-        assert "stages that are made anew" in text
+        assert "stages that are made again" in text

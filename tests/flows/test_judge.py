@@ -120,7 +120,7 @@ def test_a_run_with_a_judge_and_its_reruns(prefect_server: str, tmp_path: Path) 
 def test_a_judge_that_is_killed_in_a_phase_and_comes_back(
     prefect_server: str, tmp_path: Path
 ) -> None:
-    """The run stops with its reason, and goes on where it was; what was answered is not lost."""
+    """The run stops with its reason, and continues where it was; what was answered is not lost."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     with judge_server(by_digest) as server:
         run = run_small(whole, overrides(server))

@@ -12,23 +12,23 @@ import pytest
 
 from flows import local, machine, services
 from flows.cli import main
-from flows.machine import OK, PROBLEM, WARNING, Finding, findings
+from flows.machine import OK, PROBLEM, WARNING, CheckResult, findings
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], dict[str, Finding]]:
+def looked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], dict[str, CheckResult]]:
     """What is found on this machine for a server in an empty home, the hub left alone."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(local, "HOME", tmp_path)
     monkeypatch.setattr(local, "ENV_FILE", tmp_path / ".env")
 
-    def look() -> dict[str, Finding]:
+    def look() -> dict[str, CheckResult]:
         return {finding.check: finding for finding in findings(tmp_path)}
 
     return look
 
 
-def test_every_problem_has_a_remedy(looked: Callable[[], dict[str, Finding]]) -> None:
+def test_every_problem_has_a_remedy(looked: Callable[[], dict[str, CheckResult]]) -> None:
     found = looked()
     assert {"system", "python", "packages", "libraries", "server", "worker", "login"} <= set(found)
     assert {"disk", "memory", "hub", "gpu"} <= set(found)
@@ -39,7 +39,7 @@ def test_every_problem_has_a_remedy(looked: Callable[[], dict[str, Finding]]) ->
 
 
 def test_a_password_that_others_can_read_is_a_problem(
-    looked: Callable[[], dict[str, Finding]], capsys: pytest.CaptureFixture[str]
+    looked: Callable[[], dict[str, CheckResult]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert looked()["login"].state == OK
     local.ENV_FILE.write_text("PREFECT_API_AUTH_STRING=x")
@@ -52,7 +52,7 @@ def test_a_password_that_others_can_read_is_a_problem(
 
 
 def test_a_port_that_another_program_has_is_told(
-    looked: Callable[[], dict[str, Finding]], monkeypatch: pytest.MonkeyPatch
+    looked: Callable[[], dict[str, CheckResult]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as other:
         other.bind((services.HOST, 0))
@@ -78,7 +78,7 @@ def test_a_limit_that_is_not_met_is_a_problem(
     value: object,
     check: str,
     said: str,
-    looked: Callable[[], dict[str, Finding]],
+    looked: Callable[[], dict[str, CheckResult]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(machine, name, value)
@@ -88,7 +88,7 @@ def test_a_limit_that_is_not_met_is_a_problem(
 
 
 def test_packages_are_compared_with_the_pins(
-    looked: Callable[[], dict[str, Finding]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    looked: Callable[[], dict[str, CheckResult]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pins = tmp_path / "constraints.txt"
     pins.write_text("# of a test\nduckdb==0.0.1\n")
@@ -121,7 +121,7 @@ def test_the_hub_is_asked_with_the_token(
     token: str,
     state: str,
     said: str,
-    looked: Callable[[], dict[str, Finding]],
+    looked: Callable[[], dict[str, CheckResult]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -141,7 +141,7 @@ def test_the_hub_is_asked_with_the_token(
 
 
 def test_gpus_without_their_packages_are_told(
-    looked: Callable[[], dict[str, Finding]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    looked: Callable[[], dict[str, CheckResult]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = tmp_path / "nvidia-smi"
     command.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB, 570.1'\n")

@@ -1,4 +1,4 @@
-"""A learner that runs out of memory, by a real limit of address space, goes on with fewer tokens
+"""A learner that runs out of memory, by a real limit of address space, continues with fewer tokens
 per pass: to the weights of a run that had so few from that checkpoint on."""
 
 import json

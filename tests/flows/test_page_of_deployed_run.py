@@ -50,7 +50,7 @@ class _Site:
     store: Path
 
     def start(self, seed: int) -> UUID:
-        """Start a run of the deployment that would go on for hours; return its id."""
+        """Start a run of the deployment that would continue for hours; return its id."""
         overrides = {**SMALL, **INLINE, "rl.iterations": 5000, "seed": seed}
         overrides |= {"store": str(self.store)}
         command = [sys.executable, "-m", "prefect", "deployment", "run", "rl-pipeline/quickstart"]

@@ -40,7 +40,7 @@ def test_what_a_local_store_can_do_a_bucket_can(
     assert again.stdout.startswith("iterations 1 to 3 of "), again.stderr[-3000:]
 
     longer = run_small(here, more)
-    assert "goes on after iteration 4 of a run of 4 iterations" in longer.stdout
+    assert "continues after iteration 4 of a run of 4 iterations" in longer.stdout
     assert run_small(alone, {**more, "store": "runs/store"}).returncode == 0
     for kind in ("policy", "rollouts", "iterations"):
         one_go = digests(alone / "runs" / "store", kind)

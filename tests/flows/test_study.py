@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from flows.cli import main
-from flows.outcomes import Outcome, render, shortfalls, write_results
+from flows.outcomes import RunOutcome, render, shortfalls, write_results
 from flows.paths import RECIPES
 from flows.study import draw, panels, print_tables, read_outcome
 from rlcore.recipes.load import load_recipe
@@ -90,12 +90,12 @@ def test_a_model_reward_is_drawn_beside_the_truth(tmp_path: Path) -> None:
     assert truth.points == [(1, 0.5), (2, 0.5), (3, 0.5)]
 
 
-def _outcomes() -> list[Outcome]:
+def _outcomes() -> list[RunOutcome]:
     curve = [(step, 1 - 0.5 * 0.97**step) for step in range(0, 101, 10)]
     proxy = pl.DataFrame({"step": [1, 2], "proxy": [0.0, 4.0], "truth": [0.6, 0.5], "gap": [-1, 1]})
     names = [*(f"quickstart-{index}" for index in range(8)), "quickstart-rlhf"]
     return [
-        Outcome(name, seed, 0.5, 0.9, 100, 60.0, curve, proxy if name.endswith("rlhf") else None)
+        RunOutcome(name, seed, 0.5, 0.9, 100, 60.0, curve, proxy if name.endswith("rlhf") else None)
         for name in names
         for seed in range(3)
     ]
@@ -113,9 +113,10 @@ def test_figure_is_small_and_whole(tmp_path: Path, capsys: pytest.CaptureFixture
         assert cell in output
 
 
-def _ended(recipe: str, *accuracies: float, sft: float = 0.5) -> list[Outcome]:
+def _ended(recipe: str, *accuracies: float, sft: float = 0.5) -> list[RunOutcome]:
     return [
-        Outcome(recipe, seed, sft, rl, 30, 60.0, [(0, sft)]) for seed, rl in enumerate(accuracies)
+        RunOutcome(recipe, seed, sft, rl, 30, 60.0, [(0, sft)])
+        for seed, rl in enumerate(accuracies)
     ]
 
 

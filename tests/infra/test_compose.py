@@ -136,7 +136,7 @@ def test_a_run_on_postgres_s3_and_ray_by_the_files_own_commands(
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except FileNotFoundError:  # the services go on, and remove files of theirs
+    except FileNotFoundError:  # the services continue, and remove files of theirs
         return b""
 
 

@@ -35,7 +35,7 @@ scores are not clipped; leave it out: reward_clip_range
 sampling and training alternate, on the newest weights; leave it out: async_level async_training
 there is no sequence, context or pipeline parallelism, only ranks of whole sequences; leave it out:
     expert_parallel_size pipeline_model_parallel_size sequence_parallel_size
-the value loss has an optimizer of its own: set rl.critic.optimizer.lr: value_coef vf_coeff
+the value loss has its own optimizer: set rl.critic.optimizer.lr: value_coef vf_coeff
 the optimizer is AdamW; set its numbers below rl.update.optimizer: optim_name
 there is nothing to set: the pipeline does it by itself, or not at all; leave it out: hub_model
     torch_compile_mode use_torch_compile vllm_enable_sleep_mode vllm_server_port

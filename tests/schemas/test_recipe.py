@@ -174,7 +174,7 @@ def test_hardware_and_tracking_are_in_no_cache_key() -> None:
 
 
 def test_a_file_counts_by_its_content_however_its_path_is_written(tmp_path: Path) -> None:
-    """`status ../my-job/mine.yaml` made anew what the absolute path had in the store."""
+    """`status ../my-job/mine.yaml` made again what the absolute path had in the store."""
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "mine.yaml").write_text(

@@ -63,7 +63,7 @@ def test_rules_between_sections() -> None:
         quickstart(
             {"metric": "sampled_accuracy"}, **{"evaluate.samples": 1, "evaluate.pass_k": [1]}
         )
-    with pytest.raises(UserError, match=r"goes on without SFT.* rl\.ptx\.path to a file"):
+    with pytest.raises(UserError, match=r"continues without SFT.* rl\.ptx\.path to a file"):
         quickstart({"start": "champion"}, **{"rl.ptx": {}})
     unjudged = {"reward.functions": [{"name": "reward_model"}], "reward_model": {}}
     with pytest.raises(UserError, match=r"retrain\.metric = 'accuracy' and .* no function that"):

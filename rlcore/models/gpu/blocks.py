@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlcore.models.trees import Document, Prompts, Tree, documents_of, tree_lengths, trees_of, whole
+from rlcore.models.trees import (
+    Document,
+    PromptIndex,
+    Tree,
+    documents_of,
+    tree_lengths,
+    trees_of,
+    whole,
+)
 
 BLOCKS = "sdpa_blocks"  # the attention that computes them (rlcore.models.gpu.block_attention)
 Row = list[Document]  # in order
@@ -56,7 +64,7 @@ def parts_of_blocks(
     lengths: np.ndarray,
     members: np.ndarray,
     micro_batch_tokens: int,
-    prompts: Prompts | None = None,
+    prompts: PromptIndex | None = None,
 ) -> list[Part]:
     """Return the blocks of each micro-batch of at most ``micro_batch_tokens`` padded tokens.
 
@@ -85,7 +93,7 @@ def part_of_blocks(
     lengths: np.ndarray,
     members: np.ndarray,
     micro_batch_tokens: int,
-    prompts: Prompts | None = None,
+    prompts: PromptIndex | None = None,
 ) -> Part:
     """Return blocks that hold all ``members`` in one micro-batch, which may exceed
     ``micro_batch_tokens``; arguments as ``parts_of_blocks``'s."""
@@ -94,7 +102,7 @@ def part_of_blocks(
 
 
 def _trees_that_pay(
-    lengths: np.ndarray, members: np.ndarray, micro_batch_tokens: int, prompts: Prompts | None
+    lengths: np.ndarray, members: np.ndarray, micro_batch_tokens: int, prompts: PromptIndex | None
 ) -> list[Tree]:
     """Return ``trees_of`` the members, or a tree for each of them where fewer tokens are saved than
     branches cost: prompts of few tokens, or answers of many lengths."""

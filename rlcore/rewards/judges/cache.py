@@ -35,8 +35,8 @@ class JudgeCache:
             path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
         )
         # SQLite does not wait for its timeout while another process changes the journal's mode.
-        with open(path.with_name(f"{path.name}.opening"), "w", encoding="utf-8") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)
+        with open(path.with_name(f"{path.name}.opening"), "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             self._file.execute("PRAGMA journal_mode = WAL")
             self._file.executescript(_TABLES)
 
@@ -44,7 +44,7 @@ class JudgeCache:
         """Close the file."""
         self._file.close()
 
-    def settle(self) -> None:
+    def merge_journal(self) -> None:
         """Leave all in the one file, so that it can be renamed."""
         self._file.execute("PRAGMA journal_mode = DELETE")
 

@@ -1,6 +1,7 @@
 """Asks a judge over HTTP: within its limits, again where that can help, and paid for once.
 
-Each turn is a lock on one byte of a file: killed workers leave nothing behind.
+Its limits hold over all processes: each slot is a lock on one byte of a file, which ends with its
+process.
 """
 
 import asyncio
@@ -25,16 +26,16 @@ from tenacity import (
 )
 
 from rlcore.rewards.judges.cache import JudgeCache
-from rlcore.rewards.judges.question import Question, verdict_lines
+from rlcore.rewards.judges.question import JudgeQuestion, verdict_lines
 from schemas.errors import UserError
 from schemas.judges import Judge
 
 _LOOK_S = 0.02
-_QUESTIONS = 2**20  # bytes from here on stand for questions, those before for requests under way
+_QUESTIONS = 2**20  # bytes from here on lock questions, those before it requests under way
 
 
 class Locks:
-    """The turns that share the file ``path``. Locks of one process do not exclude each other, so
+    """The locks that share the file ``path``. Locks of one process do not exclude each other, so
     only one object per file and process may be in use."""
 
     def __init__(self, path: Path) -> None:
@@ -44,24 +45,24 @@ class Locks:
         self._taken: set[int] = set()
 
     def close(self) -> None:
-        """End all turns of this process."""
+        """Release all locks of this process."""
         os.close(self._file)
 
     @asynccontextmanager
     async def slot(self, count: int) -> AsyncIterator[None]:
-        """Wait for one of ``count`` turns that all processes share, and hold it."""
-        async with self._turn(range(count)):
+        """Wait for one of ``count`` slots that all processes share, and hold it."""
+        async with self._lock(range(count)):
             yield
 
     @asynccontextmanager
     async def question(self, digest: str) -> AsyncIterator[None]:
         """Wait until no other process asks the question of ``digest`` (hex), and keep others from
         asking it."""
-        async with self._turn(range(offset := _QUESTIONS + int(digest[:14], 16), offset + 1)):
+        async with self._lock(range(offset := _QUESTIONS + int(digest[:14], 16), offset + 1)):
             yield
 
     @asynccontextmanager
-    async def _turn(self, offsets: range) -> AsyncIterator[None]:
+    async def _lock(self, offsets: range) -> AsyncIterator[None]:
         while (offset := self._take(offsets)) is None:
             await asyncio.sleep(_LOOK_S)
         try:
@@ -103,7 +104,7 @@ class CallsSpent(UserError):
 class JudgeClient:
     """One judge under its limits, for one event loop.
 
-    ``run`` stands for the run whose calls are counted; ``key`` is the API key, None where the
+    ``run`` identifies the run whose calls are counted; ``key`` is the API key, None where the
     server needs none. Use as an async context manager.
     """
 
@@ -142,7 +143,7 @@ class JudgeClient:
             if task not in self._sending and task is not asyncio.current_task():
                 task.cancel()
 
-    async def ask(self, question: Question) -> str:
+    async def ask(self, question: JudgeQuestion) -> str:
         """Return the answer to ``question``, from the cache where another worker has asked it.
 
         Raises NoAnswer when the server gives none, CallsSpent when the run may make no further
@@ -167,7 +168,7 @@ class JudgeClient:
             self.cache.keep([(question.digest, answer)])
             return answer
 
-    async def _attempt(self, question: Question) -> str:
+    async def _attempt(self, question: JudgeQuestion) -> str:
         """Send one request when the limits allow it; return the text of its answer."""
         limits = self.judge.limits
         async with self.locks.slot(limits.concurrency):
@@ -199,7 +200,7 @@ class JudgeClient:
                 self._sending.discard(asyncio.current_task())
         return self._without_key(_text_of(completion))
 
-    async def _send(self, question: Question) -> Any:
+    async def _send(self, question: JudgeQuestion) -> Any:
         extra: Mapping[str, Any] = {}
         if self.judge.constrained:
             lines = verdict_lines(self.judge, question)

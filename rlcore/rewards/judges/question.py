@@ -49,8 +49,8 @@ class NoVerdict(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """``text`` is the content of the one user message; ``digest`` (sha256, hex) stands for all that
+class JudgeQuestion:
+    """``text`` is the content of the one user message; ``digest`` (sha256, hex) identifies all that
     decides its answer, ``nonce`` for this question in the verdict."""
 
     digest: str
@@ -60,7 +60,7 @@ class Question:
 
 def question_of(
     judge: Judge, *, response: str, prompt: str | None, ground_truth: str | None
-) -> Question:
+) -> JudgeQuestion:
     """Return what ``judge`` is asked about ``response``.
 
     Raises UserError when its template names a text that this row does not have.
@@ -79,7 +79,7 @@ def question_of(
     nonce = hashlib.sha256(f"nonce {digest}".encode()).hexdigest()[:NONCE_DIGITS]
     filled["response"] = f"BEGIN {nonce}\n{filled['response']}\nEND {nonce}"
     instructions = _INSTRUCTIONS.format(nonce=nonce, choices=_choices(judge))
-    return Question(digest, nonce, judge.template.format(**filled) + instructions)
+    return JudgeQuestion(digest, nonce, judge.template.format(**filled) + instructions)
 
 
 def broken(text: str) -> str:
@@ -93,12 +93,12 @@ def broken(text: str) -> str:
     return _SPECIAL.sub(lambda found: f"{found.group()} ", readable)
 
 
-def verdict_lines(judge: Judge, question: Question) -> list[str]:
+def verdict_lines(judge: Judge, question: JudgeQuestion) -> list[str]:
     """Return every line that is a verdict on ``question``."""
     return [f"VERDICT {question.nonce}: {choice}" for choice in judge.scores]
 
 
-def verdict_of(judge: Judge, question: Question, answer: str) -> str:
+def verdict_of(judge: Judge, question: JudgeQuestion, answer: str) -> str:
     """Return the choice of the last line of ``answer`` that is a verdict on ``question``.
 
     Case and Markdown around it do not matter. Lines with another nonce, or none, are no verdicts.

@@ -26,7 +26,7 @@ _WAIT_S = 300.0  # longest wait between two attempts
 @dataclass(frozen=True, slots=True)
 class JudgeSetup:
     """``judges``: those that the reward asks, by name. ``folder``: of the cache and its locks.
-    ``run``: stands for the run whose calls are counted together, reruns included."""
+    ``run``: identifies the run whose calls are counted together, reruns included."""
 
     judges: Mapping[str, Judge]
     folder: Path
@@ -68,7 +68,7 @@ def cache_folder(store: str) -> Path:
 
 
 def run_of(recipe: Recipe) -> str:
-    """Return what stands for a run and its reruns: a digest of all that is in a cache key, so that
+    """Return what identifies a run and its reruns: a digest of all that is in a cache key, so that
     a higher ``max_calls`` continues the same count and other training begins a new one."""
     slices = {stage: recipe.slice_for(stage) for stage in sorted(STAGE_SLICES)}
     return hashlib.sha256(json.dumps(slices, sort_keys=True).encode()).hexdigest()[:16]
@@ -145,7 +145,7 @@ def _rebuild(setup: JudgeSetup, store: str, log: Callable[[str], None]) -> None:
         cache.keep(answers.items())
         for (run, judge), questions in asked.items():
             cache.set_calls(run, judge, len(questions))
-        cache.settle()
+        cache.merge_journal()
     os.replace(partial, setup.cache)
     if answers:
         log(f"{len(answers):,} answers of judges were read from the store into {setup.cache}")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 
-from rlcore.verl.shell.lexer import Arithmetic, Literal, Substitution, Variable, Word
+from rlcore.verl.shell.lexer import Arithmetic, LiteralText, Substitution, Variable, Word
 from schemas.errors import UserError
 
 
@@ -145,7 +145,7 @@ class Expansion:
     def assign(self, word: Word) -> None:
         """Carry out the assignment ``word``: ``NAME=value``, ``NAME+=value`` or of an array."""
         first = word.pieces[0]
-        assert isinstance(first, Literal)
+        assert isinstance(first, LiteralText)
         match = _ASSIGNMENT.match(first.text)
         assert match is not None
         name, adds = match[1], bool(match[2])
@@ -155,7 +155,7 @@ class Expansion:
         if word.array is not None:
             value = (*old, *(text for each in word.array for text in self.fields(each)))
         else:
-            rest = Literal(first.text[match.end() :])
+            rest = LiteralText(first.text[match.end() :])
             value = self.text(Word((rest, *word.pieces[1:]), word.line))
             value = (*old, value) if isinstance(before, tuple) else join([*old, value])
         parts = value if isinstance(value, tuple) else (value,)
@@ -167,7 +167,7 @@ class Expansion:
         """Yield the values of each piece, and whether blanks in them are part of the value."""
         for piece in word.pieces:
             match piece:
-                case Literal(text=text):
+                case LiteralText(text=text):
                     yield [Text(text)], piece.quoted
                 case Arithmetic(body=body):
                     yield [compute(self.text(body), self._number)], True
@@ -185,7 +185,7 @@ class Expansion:
         return found if isinstance(found, Text) else _unset(name)
 
     def _variable(self, variable: Variable) -> list[Text] | Word:
-        """Return the values of a variable, or the word that stands in for them."""
+        """Return the values of a variable, or the word that replaces them."""
         name = variable.name
         if name in ("@", "*"):
             return []
@@ -252,4 +252,6 @@ def _split(text: Text) -> list[Text]:
 def assigns(word: Word) -> bool:
     """Return whether the word begins with ``NAME=`` or ``NAME+=``."""
     first = word.pieces[0] if word.pieces else None
-    return isinstance(first, Literal) and not first.quoted and bool(_ASSIGNMENT.match(first.text))
+    return (
+        isinstance(first, LiteralText) and not first.quoted and bool(_ASSIGNMENT.match(first.text))
+    )

@@ -23,8 +23,8 @@ _CLOSING = {"(": ")", "{": "}"}
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
-    """Text that stands for itself."""
+class LiteralText:
+    """Text that is taken literally."""
 
     text: str
     quoted: bool = False
@@ -58,7 +58,7 @@ class Substitution:
     quoted: bool = False
 
 
-Piece = Literal | Variable | Arithmetic | Substitution
+Piece = LiteralText | Variable | Arithmetic | Substitution
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Word:
     def bare(self) -> str | None:
         """The text of a word that is one unquoted literal; else None."""
         match self.pieces:
-            case (Literal(text=text, quoted=False),) if self.array is None:
+            case (LiteralText(text=text, quoted=False),) if self.array is None:
                 return text
         return None
 
@@ -110,7 +110,9 @@ class _Lexer:
                 if self.text[self.at : self.at + 1] in ("<", ">") and (word.bare or "").isdigit():
                     continue  # the number of the file that is redirected
                 if found and isinstance(found[-1], Operator) and found[-1].text in ("<<", "<<-"):
-                    waiting.append("".join(p.text for p in word.pieces if isinstance(p, Literal)))
+                    waiting.append(
+                        "".join(p.text for p in word.pieces if isinstance(p, LiteralText))
+                    )
                 found.append(word)
                 continue
             found.append(Operator(operator, self.line))
@@ -143,7 +145,7 @@ class _Lexer:
                 return tuple(elements)
             if self.text[self.at] in _ENDS:
                 raise UserError(
-                    f"line {self.line}: '{self.text[self.at]}' stands in an array, which holds"
+                    f"line {self.line}: '{self.text[self.at]}' is in an array, which holds"
                     " words only; quote it"
                 )
             elements.append(self.word())
@@ -157,7 +159,7 @@ class _Lexer:
 
         def end_literal() -> None:
             if texts:
-                pieces.append(Literal("".join(texts), literal))
+                pieces.append(LiteralText("".join(texts), literal))
                 texts.clear()
 
         def add(text: str, quoted: bool) -> None:
@@ -178,7 +180,7 @@ class _Lexer:
                 inner = self._pieces(frozenset('"'), quoted=True)
                 self._close('"')
                 end_literal()
-                pieces += inner or [Literal("", True)]
+                pieces += inner or [LiteralText("", True)]
             elif self.text.startswith("$'", self.at) and not quoted:
                 self.at += 1
                 add(self._escaped(), True)
@@ -223,10 +225,10 @@ class _Lexer:
         if match := _NAME.match(self.text, self.at):
             self.at = match.end()
             return Variable(match[0], quoted=quoted)
-        return Literal("$", quoted)
+        return LiteralText("$", quoted)
 
     def _braces(self, quoted: bool) -> Piece:
-        """Read ``${...}``. ``${a.b}`` and ``${name:a.b}`` are Hydra's and stand for themselves."""
+        """Read ``${...}``. ``${a.b}`` and ``${name:a.b}`` are Hydra's and taken literally."""
         start = self.at - 1
         match = _BRACES.match(self.text, self.at + 1)
         if match is not None:
@@ -245,7 +247,7 @@ class _Lexer:
         self._bracketed()
         if match is not None and self.text[match.end()] in "%#/^,@:!":
             return Variable(match[2], match[3], "other", quoted=quoted)
-        return Literal(self.text[start : self.at], quoted)
+        return LiteralText(self.text[start : self.at], quoted)
 
     def _operator(self) -> str | None:
         for operator in OPERATORS:

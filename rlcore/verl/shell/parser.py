@@ -1,9 +1,9 @@
-"""Tokens of a shell script as statements."""
+"""Statements of a shell script from its tokens: commands, assignments, branches, loops."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rlcore.verl.shell.lexer import Literal, Operator, Token, Word, tokens
+from rlcore.verl.shell.lexer import LiteralText, Operator, Token, Word, tokens
 from schemas.errors import UserError
 
 REDIRECTIONS = ("<", ">", ">>", "<<", "<<-", "<<<", ">&", "<&", "&>", "&>>", ">|")
@@ -210,7 +210,7 @@ class _Parser:
             if token is None:
                 raise self._unexpected()
             words.append(
-                token if isinstance(token, Word) else Word((Literal(token.text),), token.line)
+                token if isinstance(token, Word) else Word((LiteralText(token.text),), token.line)
             )
             self.at += 1
         self.at += 1
@@ -279,7 +279,7 @@ class _Parser:
         return token.text if isinstance(token, Operator) else None
 
     def _next(self) -> str | None:
-        """Return the next operator, or the next word as it stands."""
+        """Return the next operator, or the next word as it is."""
         token = self._token()
         return token.bare if isinstance(token, Word) else self._operator()
 

@@ -69,7 +69,7 @@ def holds(words: Sequence[Text], *, conditional: bool) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """Status and output of a command; ``remark``: what might be answered otherwise elsewhere."""
 
     status: bool
@@ -77,19 +77,21 @@ class Answer:
     remark: str = ""
 
 
-def answer(words: Sequence[str], now: datetime) -> Answer | None:
+def answer(words: Sequence[str], now: datetime) -> CommandResult | None:
     """Return what the command ``words`` would tell here; None: only running it could say."""
     match words:
         case ["true" | ":", *_] | []:
-            return Answer(True)
+            return CommandResult(True)
         case ["false", *_]:
-            return Answer(False)
+            return CommandResult(False)
         case ["python" | "python3", "-c", code] if match := _IMPORT.fullmatch(code):
             there = _is_installed(match[1])
             said = "is" if there else "is not"
-            return Answer(there, remark=f"`{' '.join(words)}`: {match[1]} {said} installed here")
+            return CommandResult(
+                there, remark=f"`{' '.join(words)}`: {match[1]} {said} installed here"
+            )
         case ["date", form] if form.startswith("+"):
-            return Answer(True, now.strftime(form[1:]))
+            return CommandResult(True, now.strftime(form[1:]))
     return None
 
 

@@ -18,7 +18,7 @@ from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import Progress, Training, batch_rows
+from rlcore.supervised.loop import Progress, SupervisedTraining, batch_rows
 from rlcore.supervised.reward_model import PreferenceBatches
 from rlcore.supervised.sft import STAGE, DemonstrationBatches
 from schemas.recipe import Recipe
@@ -68,7 +68,7 @@ def _sft(workers: Workers, job: Mapping[str, Any], rows: list[dict[str, Any]]) -
         }
     )
     batches = DemonstrationBatches(section, frame, seed)
-    training = Training(batches, section, learner=learner, **_place(job))
+    training = SupervisedTraining(batches, section, learner=learner, **_place(job))
 
     def tokens(step: int) -> int:
         chosen = batch_rows(len(ids), section.batch_size, step=step, seed=seed, stage=STAGE)
@@ -92,7 +92,7 @@ def _reward_model(workers: Workers, job: Mapping[str, Any], rows: list[dict[str,
         }
     )
     batches = PreferenceBatches(section, frame, seed)
-    training = Training(batches, section, learner=learner, **_place(job))
+    training = SupervisedTraining(batches, section, learner=learner, **_place(job))
     training.run(_clock(lambda step: batches.term(step).sequences.num_tokens), log=print)
 
 

@@ -1,4 +1,4 @@
-"""``rl-pipeline ask``: answers about the run that was asked for, and the SQL to go on from."""
+"""``rl-pipeline ask``: answers about the run that was asked for, and the SQL to build on."""
 
 import json
 from dataclasses import replace

@@ -94,7 +94,7 @@ def test_models_are_paired_with_the_first_and_kept_by_content(
     moved = shutil.move(copy, tmp_path / "moved")
     again = evaluated(str(moved))
     assert of(again, "kept", str(moved))[0]["text"] == kept[str(copy)]
-    assert {uri: Path(uri).stat().st_mtime_ns for uri in before} == before, "nothing was made anew"
+    assert {uri: Path(uri).stat().st_mtime_ns for uri in before} == before, "nothing was made again"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`rl-pipeline fork` goes on from a checkpoint of a run; what it cannot do is one sentence."""
+"""`rl-pipeline fork` continues from a checkpoint of a run; what it cannot do is one sentence."""
 
 import json
 from pathlib import Path

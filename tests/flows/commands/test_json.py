@@ -11,7 +11,7 @@ import yaml
 
 from flows import local, study
 from flows.cli import create_parser, main
-from flows.outcomes import Outcome
+from flows.outcomes import RunOutcome
 from flows.output import FORMATS
 from flows.paths import ROOT
 from rlcore.results.metrics import metrics_frame, publish_metrics
@@ -42,7 +42,7 @@ ARGUMENTS = {  # a command with what makes it print rows -> further arguments, i
     "tables": ([], 0),
     "tables rewards": ([], 0),
 }
-OUTCOMES = [Outcome("quickstart", seed, 0.5, 0.75, 20, 31.5, []) for seed in (0, 1, 2)]
+OUTCOMES = [RunOutcome("quickstart", seed, 0.5, 0.75, 20, 31.5, []) for seed in (0, 1, 2)]
 
 
 def _printing() -> set[str]:
@@ -65,7 +65,7 @@ def _takes_format(parser: argparse.ArgumentParser) -> bool:
     )
 
 
-def _trained(*arguments: object) -> list[Outcome]:
+def _trained(*arguments: object) -> list[RunOutcome]:
     """Stand for runs of a deployment, which take minutes; they print as they go."""
     del arguments
     print("1/3 quickstart seed 0")

@@ -1,4 +1,4 @@
-"""`rl-pipeline rerun` makes one stage of a run anew, and what it reads stays as it was."""
+"""`rl-pipeline rerun` makes one stage of a run again, and what it reads stays as it was."""
 
 import json
 import os

@@ -16,7 +16,7 @@ def test_a_finished_run_scores_again_as_it_did(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its rewards were made by the task ``reward``, row by row while rollouts went on."""
+    """Its rewards were made by the task ``reward``, row by row while rollouts continued."""
     del prefect_server
     ended = run_small(tmp_path, INLINE)
     assert ended.returncode == 0, ended.stdout[-2000:]

@@ -42,7 +42,7 @@ class Edit:
     (``STATEMENT``: in each function).
 
     ``runs``: the stages that run for it, with all their causes; ``may_run``: those that run where
-    the result of another comes out other than it was; ``continues``: those that go on, with the
+    the result of another comes out other than it was; ``continues``: those that continue, with the
     last step that is done.
     """
 

@@ -31,14 +31,14 @@ def kill(*_: Any) -> None:
 
 def killing(function: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
     """Return ``function`` of a run, at whose second call this process dies, before or after its
-    work, and after the checkpoint before: what a call goes on from is then known."""
+    work, and after the checkpoint before: what a call continues from is then known."""
     calls: list[int] = []
 
     def call(run: Phases, *arguments: Any, **named: Any) -> Any:
         calls.append(1)
         result = None if before and len(calls) == 2 else function(run, *arguments, **named)
         if len(calls) == 2:
-            run.checkpoints.settle()
+            run.checkpoints.finish_write()
             kill()
         return result
 

@@ -246,7 +246,7 @@ def test_a_call_that_is_killed_and_repeated_equals_an_undisturbed_one(
         killed = call(str(tmp_path / "other"), at)
         assert killed.returncode == -signal.SIGKILL, f"{at}: {killed.stderr}"
         began += re.findall(r"\[done (\d+)\]", killed.stderr)[:1] or ["none"]
-    assert began == ["1", "2", "3", "4", "5", "6", "none", "none"], "each went on"
+    assert began == ["1", "2", "3", "4", "5", "6", "none", "none"], "each continued"
     done = call(str(tmp_path / "other"), "never")
     assert done.returncode == 0, done.stderr
     assert done.stdout == undisturbed.stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.cluster.host_settings import obstacles, settle, socket_folder
+from rlcore.cluster.host_settings import obstacles, set_variables, socket_folder
 
 RAYS_OWN = "/session_2026-11-27_18-33-07_123456_1234567/sockets/plasma_store.1"
 
@@ -18,20 +18,20 @@ RAYS_OWN = "/session_2026-11-27_18-33-07_123456_1234567/sockets/plasma_store.1"
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy", "ALL_PROXY"])
 def test_loopback_is_excluded_from_a_proxy_and_what_was_excluded_stays(name: str) -> None:
     environment = {name: "http://proxy:3128", "NO_PROXY": "intranet.example, 10.0.0.0/8"}
-    settle(environment)
+    set_variables(environment)
     assert environment["NO_PROXY"] == environment["no_proxy"]
     excluded = environment["NO_PROXY"].split(",")
     assert excluded == ["intranet.example", "10.0.0.0/8", "127.0.0.1", "localhost", "::1"]
-    settle(environment)
+    set_variables(environment)
     assert environment["NO_PROXY"].split(",") == excluded, "asked twice it is the same"
 
 
 def test_without_a_proxy_and_with_all_excluded_nothing_is_added() -> None:
     environment: dict[str, str] = {}
-    settle(environment)
+    set_variables(environment)
     assert "NO_PROXY" not in environment
     environment = {"http_proxy": "http://proxy:3128", "no_proxy": "*"}
-    settle(environment)
+    set_variables(environment)
     assert environment["NO_PROXY"] == "*"
 
 
@@ -45,7 +45,7 @@ def test_a_user_id_without_a_name_is_given_one(monkeypatch: pytest.MonkeyPatch) 
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     environment: dict[str, str] = {}
-    settle(environment)
+    set_variables(environment)
     monkeypatch.setenv("LOGNAME", environment["LOGNAME"])
     assert getpass.getuser() == f"uid-{os.getuid()}"
 
@@ -125,8 +125,8 @@ def test_what_ray_cannot_do_is_one_sentence_each(
 def test_children_of_another_locale_write_utf_8() -> None:
     program = (
         "import subprocess, sys\n"
-        "from rlcore.cluster.host_settings import settle\n"
-        "settle()\n"
+        "from rlcore.cluster.host_settings import set_variables\n"
+        "set_variables()\n"
         "print('<\\uff5cend\\uff5c>', flush=True)\n"
         "sys.exit(subprocess.call([sys.executable, '-c', 'print(open(0).encoding)']))"
     )
@@ -145,8 +145,8 @@ def test_children_of_another_locale_write_utf_8() -> None:
 def test_threads_that_wait_leave_their_cores_unless_the_user_says_otherwise() -> None:
     """Beside a busy process an update took three to six times as long."""
     environment: dict[str, str] = {}
-    settle(environment)
+    set_variables(environment)
     assert 0 < int(environment["GOMP_SPINCOUNT"]) <= 1000
     environment = {"GOMP_SPINCOUNT": "infinity"}
-    settle(environment)
+    set_variables(environment)
     assert environment["GOMP_SPINCOUNT"] == "infinity"

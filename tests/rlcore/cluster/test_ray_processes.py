@@ -1,4 +1,4 @@
-"""What Ray's own processes know, and that the run goes on where one was stopped."""
+"""What Ray's own processes know, and that the run continues where one was stopped."""
 
 import logging
 import os

@@ -19,7 +19,7 @@ from rlcore.data.arithmetic import (
     prompts,
     solve,
 )
-from rlcore.data.task_sampling import Example
+from rlcore.data.task_sampling import DrawnExample
 from schemas.generators import ArithmeticSource
 
 SOURCE = ArithmeticSource(train=600, validation=100, test=200, test_steps=100, demonstrations=3000)
@@ -28,7 +28,7 @@ STEP = re.compile(r"(\d\d)([-+*])(\d\d):(\d\d),(\d)=(\d\d)")
 
 def generate(
     source: ArithmeticSource, seed: int
-) -> tuple[list[Example[Problem]], list[Example[Problem]]]:
+) -> tuple[list[DrawnExample[Problem]], list[DrawnExample[Problem]]]:
     """Return prompts and demonstrations."""
     return list(prompts(source, seed)), list(demonstrations(source, seed))
 

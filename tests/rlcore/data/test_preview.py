@@ -7,7 +7,7 @@ import polars as pl
 
 from flows.paths import RECIPES
 from rlcore.data.prepare import prepare
-from rlcore.data.preview import BOUNDARY, Example, example_lines, preview
+from rlcore.data.preview import BOUNDARY, PreviewRow, example_lines, preview
 from rlcore.models.base import build_base_model, copy_base_model
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes.load import load_recipe
@@ -70,7 +70,9 @@ def test_a_model_of_ones_own_shows_the_recipes_template(tmp_path: Path) -> None:
 
 
 def test_a_row_shows_boundaries_mask_and_ids_and_no_control_characters() -> None:
-    example = Example("u", "s", "ab\x1b\nc", [5, 6, 7], [False, True, True], ["a", "b\x1b\n", "c"])
+    example = PreviewRow(
+        "u", "s", "ab\x1b\nc", [5, 6, 7], [False, True, True], ["a", "b\x1b\n", "c"]
+    )
     assert list(example_lines(example)) == [
         "s, uid u: 3 tokens, 2 of them learnt",
         "    ab\\x1b",

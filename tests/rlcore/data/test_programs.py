@@ -18,7 +18,7 @@ from rlcore.data.programs import (
     solve,
 )
 from rlcore.data.rows import Row
-from rlcore.data.task_sampling import Example
+from rlcore.data.task_sampling import DrawnExample
 from rlcore.rewards import code
 from rlcore.rewards.code import last_program
 from rlcore.rewards.types import Reward, RewardRow
@@ -34,7 +34,7 @@ BEFORE, AFTER = "```python\nprint(", ")\n```"
 
 def generate(
     source: ProgramsSource, seed: int
-) -> tuple[list[Example[Program]], list[Example[Program]]]:
+) -> tuple[list[DrawnExample[Program]], list[DrawnExample[Program]]]:
     """Return prompts and demonstrations."""
     return list(prompts(source, seed)), list(demonstrations(source, seed))
 

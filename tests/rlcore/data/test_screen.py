@@ -7,7 +7,7 @@ import pytest
 
 from rlcore.data.dedup import text_hash
 from rlcore.data.rows import Reject, Row
-from rlcore.data.screen import Compared, check_rejects, screen
+from rlcore.data.screen import ScreenedRows, check_rejects, screen
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
 
@@ -31,7 +31,7 @@ def screened(
     """Of the rows that are dropped, by position, reason and detail."""
     texts = ["\n".join(message["content"] for message in row.messages) for row in rows]
     hashes = np.frombuffer(b"".join(map(text_hash, texts)), dtype=np.uint64).reshape(-1, 2)
-    compared = Compared(
+    compared = ScreenedRows(
         lambda i: f"{rows[i].source} row {rows[i].index}",
         np.array([row.split == "train" for row in rows]),
         lambda: hashes,

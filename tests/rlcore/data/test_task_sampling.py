@@ -1,4 +1,4 @@
-"""What generators share is drawn anew from equal seeds, and runs out by name."""
+"""What generators share is drawn again from equal seeds, and runs out by name."""
 
 import random
 

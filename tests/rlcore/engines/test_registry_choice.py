@@ -1,11 +1,11 @@
-"""``auto`` means the same engine on every machine, and a run goes on with the one that it has."""
+"""``auto`` means the same engine on every machine, and a run continues with the one that it has."""
 
 from typing import Any
 
 import pytest
 
 from rlcore.engines import registry
-from rlcore.engines.registry import Choice, check_installed, choose, going_on
+from rlcore.engines.registry import Choice, check_installed, choose, resumed_choice
 from schemas.errors import UserError
 from schemas.hardware import SMALL_PARAMETERS, HardwareSection
 
@@ -37,18 +37,18 @@ def test_the_rule_is_of_recipe_and_device(
 def test_what_is_recorded_counts_only_where_the_recipe_names_none() -> None:
     """Another engine draws other tokens: a resume on a machine with a GPU would be another run."""
     small, large = (choose(hardware(), "cpu", size) for size in (1, 10**9))
-    assert going_on(hardware(), small, "vllm") == Choice("vllm", RECORDED)
-    assert going_on(hardware(), large, "transformers") == Choice("transformers", RECORDED)
+    assert resumed_choice(hardware(), small, "vllm") == Choice("vllm", RECORDED)
+    assert resumed_choice(hardware(), large, "transformers") == Choice("transformers", RECORDED)
     for recorded in (None, "transformers", "the.users:Own"):
-        assert going_on(hardware(), small, recorded) == small
+        assert resumed_choice(hardware(), small, recorded) == small
     named = hardware("transformers")
-    assert going_on(named, choose(named, "cpu", 1), "vllm").engine == "transformers"
+    assert resumed_choice(named, choose(named, "cpu", 1), "vllm").engine == "transformers"
 
 
 def test_a_run_of_vllm_does_not_go_on_in_one_process_with_other_draws() -> None:
     section = hardware(cluster="in_process")
     with pytest.raises(UserError, match=r"began with 'vllm', .* set hardware.cluster to 'ray', or"):
-        going_on(section, choose(section, "cpu", 1), "vllm")
+        resumed_choice(section, choose(section, "cpu", 1), "vllm")
 
 
 def test_a_missing_vllm_is_told_and_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

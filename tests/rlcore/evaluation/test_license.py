@@ -69,7 +69,7 @@ def test_the_front_matter_of_a_card(card: str | None, expected: License | None) 
 
 
 def test_another_license_of_the_base_model_makes_another_export(tmp_path: Path) -> None:
-    """A card from cache would go on stating the license that its owner took back."""
+    """A card from cache would continue stating the license that its owner took back."""
     before = license_inputs(of_directory(tmp_path))
     (tmp_path / "README.md").write_text(NEVER_OURS)
     after = license_inputs(of_directory(tmp_path))

@@ -6,7 +6,7 @@ from typing import Any
 from rlcore.algorithms.seeds import stream_seed
 from rlcore.engines.types import Generation, Sampling
 from rlcore.evolve.agents import Agents
-from rlcore.evolve.prompts import Prompts, Row
+from rlcore.evolve.prompts import AgentPrompts, Row
 from rlcore.models.tokenizer import eos_token_id, train_tokenizer
 from schemas.evolve import EvolveSection
 from schemas.outcomes import FinishReason
@@ -67,5 +67,5 @@ class Engines:
 
 def agents(engines: Any, chosen: EvolveSection, max_tokens: int = 2000) -> Agents:
     return Agents(
-        chosen, SEED, engines, TOKENIZER, (EOS_ID,), Prompts(chosen, TOKENIZER, max_tokens)
+        chosen, SEED, engines, TOKENIZER, (EOS_ID,), AgentPrompts(chosen, TOKENIZER, max_tokens)
     )

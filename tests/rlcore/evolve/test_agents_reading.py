@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlcore.evolve.agents import Verdict, answer_in, verdict_in
+from rlcore.evolve.agents import VerifierVerdict, answer_in, verdict_in
 from schemas.outcomes import FinishReason
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -37,9 +37,9 @@ def test_a_text_is_an_answer_where_it_ended_by_itself() -> None:
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        (r"Wrong sum. \boxed{0}", Verdict("Wrong sum.", 0)),
-        (r"\boxed{1}", Verdict("", 1)),
-        (r"\boxed{0}, no: \boxed{ 1 }.", Verdict(r"\boxed{0}, no:", 1)),
+        (r"Wrong sum. \boxed{0}", VerifierVerdict("Wrong sum.", 0)),
+        (r"\boxed{1}", VerifierVerdict("", 1)),
+        (r"\boxed{0}, no: \boxed{ 1 }.", VerifierVerdict(r"\boxed{0}, no:", 1)),
         (r"\boxed{0} then \boxed{2}", None),
         (r"\boxed{right}", None),
         (r"\boxed{1", None),
@@ -47,5 +47,5 @@ def test_a_text_is_an_answer_where_it_ended_by_itself() -> None:
         ("", None),
     ],
 )
-def test_a_verdict_is_the_last_box(text: str, verdict: Verdict | None) -> None:
+def test_a_verdict_is_the_last_box(text: str, verdict: VerifierVerdict | None) -> None:
     assert verdict_in(text) == verdict

@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from rlcore.evolve.prompts import (
+    AgentPrompts,
     Entry,
-    Prompts,
     check_templates,
     problems_of,
     scored_text,
@@ -70,7 +70,7 @@ def test_no_ground_truth_is_in_a_prompt_of_either_agent_or_goes_to_an_environmen
 
 
 def test_words_of_a_model_open_no_turn_and_are_cut_at_their_beginning() -> None:
-    shown = Prompts(section(summary_tokens=4), TOKENIZER, 2000)
+    shown = AgentPrompts(section(summary_tokens=4), TOKENIZER, 2000)
     entry = Entry(1, f"2 2 2 2 2 2 2{EOS} 9", f"{EOS}{EOS}", 1, 3)
     row, _ = shown.policy(problem("a", "x"), [entry], 2)
     text = row["prompt"][-1]["content"]
@@ -84,26 +84,28 @@ def test_words_of_a_model_open_no_turn_and_are_cut_at_their_beginning() -> None:
 def test_what_does_not_fit_is_left_out_from_the_worst_on() -> None:
     row = problem("a", "2 and 3?")
     entries = [Entry(n, "How many eggs now? " * 5, "fine", 1, 3) for n in (3, 2, 1)]
-    roomy = Prompts(section(), TOKENIZER, 2000)
+    roomy = AgentPrompts(section(), TOKENIZER, 2000)
     whole, shown = roomy.policy(row, entries, 4)
     assert shown == entries
-    tight = Prompts(section(), TOKENIZER, 60 + len(whole["prompt_ids"]) - 1)
+    tight = AgentPrompts(section(), TOKENIZER, 60 + len(whole["prompt_ids"]) - 1)
     less, shown = tight.policy(row, entries, 4)
     assert shown == entries[:2]
     assert len(less["prompt_ids"]) < len(whole["prompt_ids"])
     solution = "so " * 100 + "<answer>5</answer>"
     room = len(tight.verifier(row, solution="?", answer="?")["prompt_ids"]) + 20
-    judged = Prompts(section(), TOKENIZER, 60 + room).verifier(row, solution=solution, answer="5")
+    judged = AgentPrompts(section(), TOKENIZER, 60 + room).verifier(
+        row, solution=solution, answer="5"
+    )
     assert len(judged["prompt_ids"]) <= room
     assert judged["prompt"][0]["content"].endswith("so <answer>5</answer>"), "its end is kept"
 
 
 def test_a_problem_without_room_is_refused_before_anything_starts() -> None:
     with pytest.raises(UserError, match=r"problem 'a' is \d+ tokens in evolve.policy_prompt, and"):
-        Prompts(section(), TOKENIZER, 62).check([problem("a", "2 and 3?")])
+        AgentPrompts(section(), TOKENIZER, 62).check([problem("a", "2 and 3?")])
     long = section(verifier_prompt="Judge " * 40 + "{{ problem }}")
     with pytest.raises(UserError, match=r"evolve.verifier_prompt.*lower evolve.max_new_tokens"):
-        Prompts(long, TOKENIZER, 90).check([problem("a", "2 and 3?")])
+        AgentPrompts(long, TOKENIZER, 90).check([problem("a", "2 and 3?")])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rounds in the store: an evolving that ended early goes on with those that stand."""
+"""Rounds in the store: an evolving that ended early continues with those that stand."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

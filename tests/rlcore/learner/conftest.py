@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rlcore.learner.learner import Learner
-from rlcore.learner.pool import Answer, LearnerPool
+from rlcore.learner.pool import LearnerFuture, LearnerPool
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.algorithms import ALGORITHMS, suited
@@ -113,7 +113,7 @@ class Waited:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             found = getattr(self._pool, name)(*arguments, **options)
-            return found.result() if isinstance(found, Answer) else found
+            return found.result() if isinstance(found, LearnerFuture) else found
 
         return call
 

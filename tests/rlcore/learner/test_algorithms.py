@@ -152,7 +152,7 @@ def test_terms_of_one_name_are_refused(learner_of, batch):
     """Their metrics would be added up under one name."""
     term = Term(batch, SftObjective())
     for terms in ([term, term], []):
-        with pytest.raises(UserError, match="each with a name of its own"):
+        with pytest.raises(UserError, match="each with its own name"):
             learner_of().step(terms, 0.1)
 
 

@@ -1,4 +1,4 @@
-"""A stage goes on from its newest whole checkpoint, and keeps the ones it was told to keep."""
+"""A stage continues from its newest whole checkpoint, and keeps the ones it was told to keep."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from rlcore.learner.checkpoints import Checkpoints
-from rlcore.learner.pool import Answer, LearnerPool
+from rlcore.learner.pool import LearnerFuture, LearnerPool
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 
 LINEAGE = Lineage(recipe_digest="r", code_fingerprint="c")
@@ -18,10 +18,10 @@ class State:
     def __init__(self, value: int) -> None:
         self.value = value
 
-    def save(self, directory: str | Path) -> Answer[None]:
+    def save(self, directory: str | Path) -> LearnerFuture[None]:
         Path(directory).mkdir(parents=True)
         (Path(directory) / "value").write_text(str(self.value))
-        return Answer(lambda: None)
+        return LearnerFuture(lambda: None)
 
     def load(self, directory: str) -> None:
         self.value = int((Path(directory) / "value").read_text())

@@ -14,14 +14,14 @@ from flows.paths import RECIPES
 from rlcore.algorithms.objective import PreferenceObjective, SftObjective
 from rlcore.learner.learner import Learner
 from rlcore.learner.model import load_model
-from rlcore.learner.packing_check import LISTED, PackingCheck, settle_attention
+from rlcore.learner.packing_check import LISTED, PackingCheck, resolve_attention
 from rlcore.learner.passes import Passes
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import Training
+from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.reward_model import ranked_sequences
 from rlcore.supervised.sft import DemonstrationBatches
 from schemas.errors import UserError
@@ -126,7 +126,7 @@ def test_prompts_are_shared_where_the_model_can(
         spec, model_dir=str(tmp_path / "model"), attn_implementation=attention, trainable=False
     )
     learner = learner_of(ours)
-    _, check = settle_attention(load_model(ours, "cpu"), ours, "cpu")
+    _, check = resolve_attention(load_model(ours, "cpu"), ours, "cpu")
     assert check.shares == (name in {"Qwen2", "Qwen3", "Llama", "Gemma", "Phi", "GPT2"})
     alone = [
         np.where(mask, row, 0.0)
@@ -255,7 +255,7 @@ def test_sft_warns_once_what_rows_of_one_document_cost(tmp_path: Path):
     )
     with Workers(recipe, warn=said.append) as workers:
         learner = workers.learner(tmp_path / "model", recipe.sft.optimizer, name="sft-learner")
-        Training(
+        SupervisedTraining(
             DemonstrationBatches(recipe.sft, demonstrations, 0),
             recipe.sft,
             learner=learner,

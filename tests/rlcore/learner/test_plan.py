@@ -106,6 +106,6 @@ def test_what_one_rank_cannot_do_is_said_by_all_in_its_words() -> None:
 def test_terms_are_told_apart_by_their_names(count: int) -> None:
     """Metrics of two terms of one name would overwrite each other."""
     terms = [Term(make_batch(2), SftObjective())] * count
-    with pytest.raises(UserError, match=r"give it at least one, each with a name of its own"):
+    with pytest.raises(UserError, match=r"give it at least one, each with its own name"):
         require_distinct_names(terms)
     require_distinct_names([terms[0] if terms else Term(make_batch(1), SftObjective())])

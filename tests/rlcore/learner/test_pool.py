@@ -13,7 +13,7 @@ import pytest
 from rlcore.algorithms.objective import SftObjective
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.types import WorkerTimeout
-from rlcore.learner.pool import LearnerOutOfMemory, LearnerPool, told_apart
+from rlcore.learner.pool import LearnerOutOfMemory, LearnerPool, raising_out_of_memory
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.samples import make_batch
@@ -184,7 +184,7 @@ def test_the_error_of_a_save_is_its_own_waiters() -> None:
 
 @pytest.mark.parametrize("method", ["logprobs", "values", "step", "update"])
 def test_in_a_pass_it_names_the_call_and_what_was_said(method: str) -> None:
-    with pytest.raises(LearnerOutOfMemory) as raised, told_apart(method):
+    with pytest.raises(LearnerOutOfMemory) as raised, raising_out_of_memory(method):
         raise RuntimeError(f"the worker says\n  {SAID}\nand more")
     assert str(raised.value) == f"memory ran out in the learner's {method}: {SAID}"
 
@@ -199,7 +199,7 @@ def test_in_a_pass_it_names_the_call_and_what_was_said(method: str) -> None:
     ],
 )
 def test_any_other_error_passes(method: str, error: Exception) -> None:
-    with pytest.raises(type(error)) as raised, told_apart(method):
+    with pytest.raises(type(error)) as raised, raising_out_of_memory(method):
         raise error
     assert raised.value is error
 
@@ -209,7 +209,7 @@ def _allocate(answer: Connection) -> None:
 
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
     try:
-        with told_apart("update"):
+        with raising_out_of_memory("update"):
             torch.ones(1 << 32)
     except LearnerOutOfMemory as error:
         answer.send(str(error))

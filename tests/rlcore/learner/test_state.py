@@ -20,7 +20,7 @@ from tests.rlcore.learner.samples import make_batch, request_of
 
 
 def test_resume_in_a_new_process_is_bit_exact(spec, learner_of, tmp_path):
-    """Kill -9 after a checkpoint, go on in a fresh process: the same weights, bit for bit."""
+    """Kill -9 after a checkpoint, continue in a fresh process: the same weights, bit for bit."""
     (worker,) = ranks = start_ranks(1)
     try:
         for stage in (0, 1):
@@ -52,7 +52,7 @@ def test_resume_in_bfloat16_is_bit_exact(zero_stage, steps_before, learner_of, t
         learner.update(request_of(step, "abc"[step]))
     learner.save(tmp_path)
     after = [learner.update(request_of(steps_before + n, f"n{n}", seed=n)) for n in range(3)]
-    for resumed in (learner, build()):  # over weights that went on, and in a new learner
+    for resumed in (learner, build()):  # over weights that continued, and in a new learner
         resumed.load(tmp_path)
         again = [resumed.update(request_of(steps_before + n, f"n{n}", seed=n)) for n in range(3)]
         assert again == after

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from rlcore.models.stop_tokens import settle_sampling
+from rlcore.models.stop_tokens import make_sampling_consistent
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from rlcore.models.stop_tokens import settle_sampling
 )
 def test_do_sample_agrees_with_the_rest(given: Any, do_sample: Any, left: Any) -> None:
     config = GenerationConfig(**given)
-    settle_sampling(config)
+    make_sampling_consistent(config)
     assert config.do_sample is do_sample
     found = {name: getattr(config, name) for name in {*given, *left} - {"do_sample"}}
     assert {name: value for name, value in found.items() if value is not None} == left

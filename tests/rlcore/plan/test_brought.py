@@ -59,7 +59,7 @@ CASES: dict[str, tuple[Overrides, str]] = {
     ),
     "a path as a name of the hub": (
         {"data.sources": [{"kind": "hub", "name": "./splits"}]},
-        "'./splits' is no name of the hub, as owner/name; files and folders of your own are read",
+        "'./splits' is no name of the hub, as owner/name; your own files and folders are read",
     ),
     "a turn that must not be trained": (
         sources("masked.jsonl"),

@@ -8,7 +8,7 @@ from flows.paths import RECIPES
 from rlcore.plan.data_size import data_size
 from rlcore.plan.dry_run import judge_calls, render_plan
 from rlcore.plan.machine import check_calls, check_machine
-from rlcore.plan.preconditions import Start
+from rlcore.plan.preconditions import StartCheck
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe
@@ -53,11 +53,11 @@ def test_greedy_baselines_and_rounds_are_asked_about_too() -> None:
 
 
 def test_the_dry_run_says_what_may_be_paid_for_and_warns() -> None:
-    text = render_plan(Start(check_machine(recipe(**{"judges.main.max_calls": 464}))))
+    text = render_plan(StartCheck(check_machine(recipe(**{"judges.main.max_calls": 464}))))
     line = "judge main: at most 464 calls (rl 320, validation 18, evaluate 126); max_calls = 464"
     assert line in text
     assert "max_calls = 464 is less" not in text
-    text = render_plan(Start(check_machine(recipe(**{"judges.main.max_calls": 463}))))
+    text = render_plan(StartCheck(check_machine(recipe(**{"judges.main.max_calls": 463}))))
     assert "WARNING: judges.main.max_calls = 463 is less than that" in text
 
 
@@ -70,5 +70,5 @@ def test_a_ceiling_below_an_iteration_is_refused() -> None:
 
 def test_a_recipe_without_judges_has_no_such_section() -> None:
     assert "Judges" not in render_plan(
-        Start(check_machine(load_recipe("quickstart", directory=RECIPES)))
+        StartCheck(check_machine(load_recipe("quickstart", directory=RECIPES)))
     )

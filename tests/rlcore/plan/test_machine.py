@@ -8,7 +8,7 @@ import pytest
 from rlcore.plan.dry_run import render_plan
 from rlcore.plan.machine import Fit, Machine, check_machine
 from rlcore.plan.memory import GIB
-from rlcore.plan.preconditions import Start
+from rlcore.plan.preconditions import StartCheck
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from tests.rlcore.plan.small import ROOMY, recipe
@@ -19,7 +19,7 @@ def test_a_hub_model_that_cannot_be_reached_leaves_its_figures_out() -> None:
     remote = recipe(model__from_scratch=None, model__path=name)
     result = check_machine(remote, ROOMY)
     assert (result.shape, result.memory, result.disk) == (None, None, {})
-    assert f"unknown: model not at hand ('{name}'" in render_plan(Start(result))
+    assert f"unknown: model not at hand ('{name}'" in render_plan(StartCheck(result))
 
 
 def big(**overrides: Any) -> Recipe:
@@ -111,7 +111,7 @@ def test_a_full_disk_is_refused_before_the_run_fills_it() -> None:
 def test_it_says_which_attention_and_why(gpus: tuple[int, ...], wanted: str, line: str) -> None:
     machine = Machine(host=1024 * GIB, gpus=gpus, disk_free=None)
     result = check_machine(recipe(hardware__learner__attention=wanted), machine)
-    assert line in render_plan(Start(result))
+    assert line in render_plan(StartCheck(result))
     assert result.recipe.hardware.learner.attention == wanted, "the recipe is printed as it is"
 
 
@@ -126,4 +126,4 @@ def test_auto_on_a_gpu_is_planned_as_what_it_means() -> None:
     assert auto.attention.name == ("flash_attention_2" if present else "sdpa")
     assert (auto.memory, auto.batches) == (fixed[present].memory, fixed[present].batches)
     assert fixed[0].memory != fixed[1].memory
-    assert present or "flash_attn is not installed (uv pip install" in render_plan(Start(auto))
+    assert present or "flash_attn is not installed (uv pip install" in render_plan(StartCheck(auto))

@@ -8,7 +8,7 @@ from rlcore.plan.data_size import DataSize
 from rlcore.plan.dry_run import render_plan
 from rlcore.plan.machine import check_machine
 from rlcore.plan.memory import gib
-from rlcore.plan.preconditions import Start
+from rlcore.plan.preconditions import StartCheck
 from rlcore.plan.stages import StageEstimate
 from rlcore.plan.states import InStore, StageState, State
 from rlcore.plan.text import (
@@ -24,7 +24,7 @@ from tests.rlcore.plan.small import ROOMY, recipe
 
 
 def test_the_printout_says_the_arithmetic_in_words_and_labels_its_assumptions() -> None:
-    text = render_plan(Start(check_machine(recipe(), ROOMY)))
+    text = render_plan(StartCheck(check_machine(recipe(), ROOMY)))
     for sentence in (
         "64 prompts x 8 samples -> 512 sequences -> 2 mini-batch(es) of 256 x 1 epoch(s) -> 2"
         " optimizer step(s); at most 80 + 40 = 120 tokens a sequence -> 61,440 tokens, 20,480 of"
@@ -99,7 +99,7 @@ def test_auto_says_which_engine_samples_and_why() -> None:
     shape = from_scratch_shape(FromScratch())
     line = sampler_line(auto, "cpu", shape)
     assert line.startswith("rollout engine: transformers (auto: 361,600 parameters are fewer than")
-    assert line.endswith("RL that has begun goes on with the engine that it recorded")
+    assert line.endswith("RL that has begun continues with the engine that it recorded")
     assert sampler_line(auto, "cuda", None).startswith("rollout engine: vllm (auto: the device is")
     assert sampler_line(auto, "cpu", None).endswith("of parameters, which is not known yet")
     assert sampler_line(named, "cpu", shape) == "rollout engine: vllm"

@@ -8,7 +8,7 @@ from flows.paths import RECIPES
 from rlcore.plan.dry_run import render_plan
 from rlcore.plan.machine import Fit, Machine, check_machine
 from rlcore.plan.memory import GIB
-from rlcore.plan.preconditions import Start
+from rlcore.plan.preconditions import StartCheck
 from rlcore.plan.stages import StageEstimate, cpu_rates, stage_estimates
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
@@ -71,9 +71,9 @@ def rl_of(fit: Fit) -> StageEstimate:
         (
             "gsm8k-dapo",
             [
-                "a round draws 3 x 64 = 192 new prompts x 16 samples = 3,072 sequences; rounds go"
-                " on until 64 prompts differ in accuracy, at most 10 rounds (1,920 prompts), then"
-                " 'error'",
+                "a round draws 3 x 64 = 192 new prompts x 16 samples = 3,072 sequences; rounds"
+                " continue until 64 prompts differ in accuracy, at most 10 rounds (1,920 prompts),"
+                " then 'error'",
                 "responses lose up to 1 between 384 and 512 tokens",
                 "one generation round an iteration; filtered groups add more",
             ],
@@ -107,7 +107,7 @@ def rl_of(fit: Fit) -> StageEstimate:
     ],
 )
 def test_the_plan_says_what_the_algorithm_adds(name: str, sentences: list[str]) -> None:
-    text = render_plan(Start(planned(name)))
+    text = render_plan(StartCheck(planned(name)))
     for sentence in sentences:
         assert sentence in text, f"missing from the plan: {sentence}\n{text}"
 
@@ -118,8 +118,8 @@ def test_old_log_probs_of_the_updates_own_cost_a_pass() -> None:
     assert (
         "old log-probs: the update scores its own micro-batches (rl.update.old_logprobs = own): one"
         " more forward pass over the rows that train"
-    ) in render_plan(Start(own))
-    assert "old log-probs: the update" not in render_plan(Start(first))
+    ) in render_plan(StartCheck(own))
+    assert "old log-probs: the update" not in render_plan(StartCheck(first))
     with_own, without = (rl_of(result) for result in (own, first))
     tokens = 116 * 64 * 8 * (512 + 512)
     assert own.shape is not None
@@ -138,7 +138,7 @@ def test_fused_log_probs_save_a_pass() -> None:
         for kind in ("fused", "first")
     )
     assert "(rl.update.old_logprobs = fused); of the rows that do not train, 64 are scored to" in (
-        render_plan(Start(fused))
+        render_plan(StartCheck(fused))
     )
     with_fused, without = (rl_of(result) for result in (fused, first))
     assert with_fused.longest_s < without.longest_s
@@ -165,7 +165,7 @@ def test_ptx_and_reward_model_are_counted() -> None:
         reward_model={"preferences": SAMPLED, "max_tokens": 128},
         rl__ptx={"sequences_per_sample": 2},
     )
-    text = render_plan(Start(result))
+    text = render_plan(StartCheck(result))
     for sentence in (
         "reward model: 1,024 prompts x 4 to 9 samples of the policy (and 256 held-out prompts) ->"
         " all pairs of a prompt in one of 64 batch elements x 1 epoch(s) -> at most 16 optimizer"
@@ -217,7 +217,7 @@ def test_the_exact_kl_keeps_the_reference_inside_the_learner() -> None:
 def test_the_plan_warns_of_a_kl_that_pulls_nowhere() -> None:
     """Told before hours are spent on it; a plan without warnings has no such section."""
     k1 = {"where": "loss", "estimator": "k1"}
-    text = render_plan(Start(planned("gsm8k-grpo", rl__algorithm__kl=k1)))
+    text = render_plan(StartCheck(planned("gsm8k-grpo", rl__algorithm__kl=k1)))
     (warning,) = [line for line in text.splitlines() if "WARNING" in line]
     assert "(kl_without_pull): set rl.algorithm.kl.estimator to k2, or to k1+" in warning
-    assert "Warnings" not in render_plan(Start(planned("gsm8k-grpo")))
+    assert "Warnings" not in render_plan(StartCheck(planned("gsm8k-grpo")))

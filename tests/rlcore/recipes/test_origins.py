@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flows.paths import RECIPES
-from rlcore.recipes.origins import Origins, Setting
+from rlcore.recipes.origins import Origins, OriginValue
 
 
 def write(folder: Path, **files: str) -> None:
@@ -25,9 +25,9 @@ def test_the_winner_of_every_place_is_named(tmp_path: Path) -> None:
     origins = Origins("mine", {"rl.iterations": 7, "seed": 3}, directory=tmp_path)
     base, mine = str(tmp_path / "_base.yaml"), str(tmp_path / "mine.yaml")
     assert origins.settings("rl.iterations") == [
-        Setting(base, 5),
-        Setting(mine, 6),
-        Setting("override", 7),
+        OriginValue(base, 5),
+        OriginValue(mine, 6),
+        OriginValue("override", 7),
     ]
     by = {
         "rl.iterations": "override",

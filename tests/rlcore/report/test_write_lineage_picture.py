@@ -68,7 +68,7 @@ def test_a_stage_reads_what_its_manifest_names(story: Story) -> None:
     assert stages["rl"].state == MADE
     assert stages["rl"].origins == {"policy": "sft", "dataset": "prepare_data"}
     assert stages["evaluate"].state == OPEN
-    assert stages["evaluate"].origins["rl"] == "rl", "what it is to read, while it goes on"
+    assert stages["evaluate"].origins["rl"] == "rl", "what it is to read, while it continues"
     assert told.recorded == Iterations(30, 28)
 
 

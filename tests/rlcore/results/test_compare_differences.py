@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rlcore.results.compare import Setting, differing_settings, recipe_differences
+from rlcore.results.compare import RunDifference, differing_settings, recipe_differences
 from rlcore.results.run import Run
 from tests.rlcore.results.evaluated import completions, make_run
 
@@ -25,13 +25,13 @@ def test_keys_are_dotted_and_only_those_that_differ_are_there() -> None:
         "judges": {},
     }
     assert recipe_differences([first, second, first]) == [
-        Setting("recipe", "seed", ("0", "1", "0")),
-        Setting("recipe", "rl.kl.coef", ("0.1", None, "0.1")),
-        Setting("recipe", "terms.0.weight", ("1.0", "0.5", "1.0")),
-        Setting("recipe", "terms.1.name", ("y", None, "y")),
-        Setting("recipe", "terms.1.weight", ("0.0", None, "0.0")),
-        Setting("recipe", "pass_k", ("[1, 4]", "[1, 8]", "[1, 4]")),
-        Setting("recipe", "rl.kl", (None, "null", None)),
+        RunDifference("recipe", "seed", ("0", "1", "0")),
+        RunDifference("recipe", "rl.kl.coef", ("0.1", None, "0.1")),
+        RunDifference("recipe", "terms.0.weight", ("1.0", "0.5", "1.0")),
+        RunDifference("recipe", "terms.1.name", ("y", None, "y")),
+        RunDifference("recipe", "terms.1.weight", ("0.0", None, "0.0")),
+        RunDifference("recipe", "pass_k", ("[1, 4]", "[1, 8]", "[1, 4]")),
+        RunDifference("recipe", "rl.kl", (None, "null", None)),
     ]
     assert recipe_differences([first, first]) == []
 
@@ -44,5 +44,7 @@ def test_other_code_is_a_difference(tmp_path: Path) -> None:
         else:
             make_run(folder, name, curves={"rl": {1: {"loss": 1.0}}})
     runs = [Run.open(name, folder) for name in ("a-00000001", "a-00000002", "a-00000003")]
-    assert differing_settings(runs) == [Setting("code", "evaluate", ("x" * 12, "y" * 12, None))]
+    assert differing_settings(runs) == [
+        RunDifference("code", "evaluate", ("x" * 12, "y" * 12, None))
+    ]
     assert differing_settings([runs[0], runs[2]]) == []

@@ -179,7 +179,7 @@ def test_one_damaged_manifest_leaves_the_rest_to_be_asked(store: ArtifactStore) 
     (line,) = lines
     assert line.startswith(f"{refs['rewards'].uri} is left out: ")
     assert "is not JSON" in line
-    assert "rerun" not in line, "a rerun that finds its stage whole makes no rewards anew"
+    assert "rerun" not in line, "a rerun that finds its stage whole makes no rewards again"
     with pytest.raises(ArtifactError, match="is not JSON"):
         query(store, "select * from artifacts")
 

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from rlcore.results.lineage import trace
-from rlcore.results.retention import Plan, Settings, collect, leftovers, make_plan
+from rlcore.results.retention import Plan, RetentionSettings, collect, leftovers, make_plan
 from rlcore.results.roots import runs_of
 from rlcore.results.run import record_stage
 from rlcore.results.subject import subject
@@ -32,11 +32,11 @@ import fsspec
 import polars
 import rlcore.store.tables, schemas.tables, schemas.artifacts
 from rlcore.results.retention import collect
-from rlcore.results.retention import Settings, make_plan
+from rlcore.results.retention import RetentionSettings, make_plan
 from rlcore.store.artifacts import ArtifactStore
 
 store, copies, first, stride, most = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
-settings = Settings(keep_runs=int(sys.argv[6]), keep_champions=0, least_age_h=0)
+settings = RetentionSettings(keep_runs=int(sys.argv[6]), keep_champions=0, least_age_h=0)
 steps = 0
 
 def die_at(function, limit):
@@ -87,15 +87,21 @@ while code == -9 and limit < most:
 """
 
 
-def settings_for(runs: int) -> Settings:
-    return Settings(keep_runs=runs - GOING, keep_champions=0, least_age_h=0)
+def settings_for(runs: int) -> RetentionSettings:
+    return RetentionSettings(keep_runs=runs - GOING, keep_champions=0, least_age_h=0)
 
 
 NOW = settings_for(4)
 
 
 def killed(
-    root: str, copies: str, stride: int, settings: Settings, *, first: int = 1, most: int = 10_000
+    root: str,
+    copies: str,
+    stride: int,
+    settings: RetentionSettings,
+    *,
+    first: int = 1,
+    most: int = 10_000,
 ) -> list[int]:
     """Return the steps that a collector was killed at; the last one ended by itself."""
     command = [sys.executable, "-c", COLLECTORS, root, copies]
@@ -124,13 +130,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     return filled_with(4, tmp_path_factory.mktemp("made"))
 
 
-def gc(store: ArtifactStore, settings: Settings = NOW) -> Plan:
+def gc(store: ArtifactStore, settings: RetentionSettings = NOW) -> Plan:
     plan = make_plan(store, settings)
     collect(store, plan, settings, pytest.fail)
     return plan
 
 
-def check_kills(made: Filled, settings: Settings, stride: int, folder: Path) -> None:
+def check_kills(made: Filled, settings: RetentionSettings, stride: int, folder: Path) -> None:
     """Kill a collector at each ``stride``-th step, and finish its work."""
     planned = make_plan(made.store, settings)
     needed = planned.manifests.keys() - planned.removed.keys()
@@ -264,7 +270,7 @@ def test_a_run_that_is_retried_meanwhile_keeps_its_results(made: Filled, tmp_pat
 
 
 def test_what_becomes_needed_meanwhile_stays(made: Filled, tmp_path: Path) -> None:
-    """A run that begins while a collection goes on finds its results."""
+    """A run that begins while a collection continues finds its results."""
     filled = made.copy(tmp_path / "store")
     plan = make_plan(filled.store, NOW)
     policy = filled.store.find("policy", "sums02")

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from rlcore.recipes.text import write_yaml
-from rlcore.results.retention import DATA, OF_ITERATIONS, Settings, collect, make_plan
+from rlcore.results.retention import DATA, OF_ITERATIONS, RetentionSettings, collect, make_plan
 from rlcore.results.roots import pin, unpin
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.errors import UserError
 from tasks.runtime.stage_keys import declared
 from tests.rlcore.results.stores import Filled, put
 
-NOW = Settings(keep_runs=1, least_age_h=0)
+NOW = RetentionSettings(keep_runs=1, least_age_h=0)
 LARGE = {"policy", "checkpoint", "export", "rollouts", "rewards"}
 
 
@@ -31,7 +31,7 @@ def filled(made: Filled, tmp_path: Path) -> Filled:
     return made.copy(tmp_path / "store")
 
 
-def gone(filled: Filled, settings: Settings = NOW) -> set[str]:
+def gone(filled: Filled, settings: RetentionSettings = NOW) -> set[str]:
     return set(make_plan(filled.store, settings).removed)
 
 
@@ -49,7 +49,7 @@ def test_data_of_runs_that_no_root_needs_goes_and_records_stay(filled: Filled) -
 def test_each_recipe_keeps_its_own_last_runs(filled: Filled) -> None:
     filled.add_run(1, "other")
     assert runs_in(gone(filled)) == {"sums01", "sums02"}
-    assert runs_in(gone(filled, Settings(keep_runs=2, least_age_h=0))) == {"sums01"}
+    assert runs_in(gone(filled, RetentionSettings(keep_runs=2, least_age_h=0))) == {"sums01"}
 
 
 def test_failures_displace_no_model(filled: Filled) -> None:
@@ -60,11 +60,14 @@ def test_failures_displace_no_model(filled: Filled) -> None:
     assert runs_in(gone(filled)) == before
     filled.add_run(30)
     assert runs_in(gone(filled)) > before, "a completed run counts"
-    assert runs_in(gone(filled, Settings(keep_runs=1, least_age_h=0))) >= {"sums21", "sums26"}
+    assert runs_in(gone(filled, RetentionSettings(keep_runs=1, least_age_h=0))) >= {
+        "sums21",
+        "sums26",
+    }
 
 
 def test_the_plan_says_whose_export_goes(filled: Filled) -> None:
-    plan = make_plan(filled.store, Settings(keep_runs=2, least_age_h=0))
+    plan = make_plan(filled.store, RetentionSettings(keep_runs=2, least_age_h=0))
     exports = {place: plan.run_of(place) for place in plan.removed if place.startswith("export/")}
     assert exports == {"export/sums01": "sums-00000001"}
 
@@ -75,7 +78,7 @@ def test_a_champion_keeps_all_that_it_was_made_from(filled: Filled) -> None:
     assert export is not None
     filled.add_champion("sums", 1, export)
     assert {p for p in gone(filled) if "sums01" in p} == {"checkpoint/sums01/000002"}
-    assert runs_in(gone(filled, Settings(keep_runs=0, least_age_h=0))) == {
+    assert runs_in(gone(filled, RetentionSettings(keep_runs=0, least_age_h=0))) == {
         *("sums01", "sums02", "sums03")
     }
 
@@ -86,7 +89,7 @@ def test_former_champions_go_only_when_asked(filled: Filled) -> None:
         assert export is not None
         filled.add_champion("sums", number, export)
     assert "export/sums01" not in gone(filled)
-    asked = Settings(keep_runs=1, keep_champions=1, least_age_h=0)
+    asked = RetentionSettings(keep_runs=1, keep_champions=1, least_age_h=0)
     assert {"export/sums01", "policy/sums01", "rollouts/sums01/000001"} <= gone(filled, asked)
     assert "export/sums02" not in gone(filled, asked)
 
@@ -115,20 +118,20 @@ def test_what_is_written_or_read_now_stays(filled: Filled) -> None:
 
 def test_what_was_just_made_stays(filled: Filled) -> None:
     """A command may have made it whose record is not written yet."""
-    assert gone(filled, Settings(keep_runs=1)) == set()
+    assert gone(filled, RetentionSettings(keep_runs=1)) == set()
 
 
 def test_tables_of_iterations_are_dropped_of_roots_too(filled: Filled) -> None:
     filled.add_run(4, ended=False)
-    removed = gone(filled, Settings(keep_runs=9, keep_rollouts=0, least_age_h=0))
+    removed = gone(filled, RetentionSettings(keep_runs=9, keep_rollouts=0, least_age_h=0))
     assert {place.split("/")[0] for place in removed} == {"rollouts", "rewards"}
-    assert runs_in(removed) == {"sums01", "sums02", "sums03"}, "04 is to be gone on with"
+    assert runs_in(removed) == {"sums01", "sums02", "sums03"}, "04 is to be continued"
     table = filled.store.find("rollouts", "sums01/000001")
     assert table is not None
     pin(filled.store, table)
-    dropping = Settings(keep_runs=9, keep_rollouts=0, least_age_h=0)
+    dropping = RetentionSettings(keep_runs=9, keep_rollouts=0, least_age_h=0)
     assert removed - gone(filled, dropping) == {"rollouts/sums01/000001"}
-    newest = gone(filled, Settings(keep_runs=9, keep_rollouts=1, least_age_h=0))
+    newest = gone(filled, RetentionSettings(keep_runs=9, keep_rollouts=1, least_age_h=0))
     assert {place.rpartition("/")[2] for place in newest} == {"000001"}
 
 
@@ -157,7 +160,7 @@ def test_what_was_dropped_keeps_what_it_was_made_from(filled: Filled) -> None:
     extra = put(filled.store, "dataset", "x")
     table = put(filled.store, "rollouts", "sums03/000009", extra=extra)
     pin(filled.store, put(filled.store, "policy", "x", table=table))
-    dropping = Settings(keep_runs=1, keep_rollouts=0, least_age_h=0)
+    dropping = RetentionSettings(keep_runs=1, keep_rollouts=0, least_age_h=0)
     for _ in range(2):
         plan = make_plan(filled.store, dropping)
         assert "dataset/x" not in plan.removed
@@ -178,10 +181,10 @@ def test_without_a_root_nothing_is_removed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no root: no champion, no pin, and no run .* pin"):
         make_plan(store, NOW)
     with pytest.raises(UserError, match=r"--keep-runs -1 is not a number from 0 to .*; give one"):
-        Settings(keep_runs=-1)
+        RetentionSettings(keep_runs=-1)
     for hours in (float("nan"), float("inf")):
         with pytest.raises(UserError, match=f"--least-age-h {hours} is not a number from 0"):
-            Settings(least_age_h=hours)
+            RetentionSettings(least_age_h=hours)
 
 
 def test_damage_is_refused_as_its_parents_are_not_known(filled: Filled) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rlcore.results.retention import LEFTOVERS, Settings, by_kind, by_run, survey
+from rlcore.results.retention import LEFTOVERS, RetentionSettings, by_kind, by_run, survey
 from tests.rlcore.results.stores import Filled
 
 
@@ -14,7 +14,7 @@ def test_bytes_of_runs_kinds_and_leftovers(tmp_path: Path) -> None:
     left = tmp_path / "store" / "policy" / "gone"
     left.mkdir()
     (left / "weights").write_bytes(b"x" * 10)
-    plan = survey(filled.store, Settings(keep_runs=1, least_age_h=0))
+    plan = survey(filled.store, RetentionSettings(keep_runs=1, least_age_h=0))
 
     newest, oldest = by_run(plan)
     shared = plan.bytes_of(["dataset/d"])

@@ -25,7 +25,7 @@ def names(filled: Filled, keep_runs: int = 0) -> list[str]:
 
 
 def test_a_run_names_its_results_and_all_that_it_recorded(filled: Filled) -> None:
-    """A checkpoint is no parent of anything, and what a killed run goes on from."""
+    """A checkpoint is no parent of anything, and what a killed run continues from."""
     filled.add_run(2, ended=False)
     newest, oldest = runs_of(filled.store)
     groups = by_group(f"{m.kind}/{m.key}" for m in filled.store.manifests())

@@ -1,4 +1,4 @@
-"""A run is found by name, with what it has come to, also while it goes on."""
+"""A run is found by name, with what it has come to, also while it is under way."""
 
 from dataclasses import replace
 from pathlib import Path

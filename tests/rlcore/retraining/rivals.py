@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.retraining.champions import Champion, add_champion, champion
-from rlcore.retraining.gate import Outcome, Side, ask
+from rlcore.retraining.gate import GateDecision, Side, ask
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.retrain import RetrainSection
@@ -52,7 +52,7 @@ def gate(
     answers: Mapping[str, bool],
     champion_evaluation: ArtifactRef | None = None,
     **section: Any,
-) -> tuple[Outcome, Champion | None]:
+) -> tuple[GateDecision, Champion | None]:
     """Return what the gate says of the export ``key``, and the champion that there was, which is
     judged by its own evaluation unless another is given."""
     export, evaluation = plant(store, key, answers)
@@ -76,7 +76,7 @@ def gate(
     return outcome, reigning
 
 
-def promote(store: ArtifactStore, outcome: Outcome, reigning: Champion | None) -> Champion:
+def promote(store: ArtifactStore, outcome: GateDecision, reigning: Champion | None) -> Champion:
     """Make the candidate of ``outcome`` the champion after ``reigning``."""
     export = store.find("export", outcome.rows[0]["candidate"])
     assert export is not None

@@ -10,7 +10,7 @@ import pytest
 from rlcore.results.run import Run, record_stage
 from rlcore.rewards.types import RewardRow
 from rlcore.rewards.unscored_rows import RewardFailureError
-from rlcore.rl.groups import DynamicSamplingError, Groups, split_by_signal
+from rlcore.rl.groups import DrawnGroups, DynamicSamplingError, split_by_signal
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore
@@ -57,7 +57,7 @@ def none_teach(row: RewardRow) -> float:
     return float(_is_even(_named(row)[0]))
 
 
-def draw(phases: Phases, state: LoopState) -> tuple[Groups, list[set[str]]]:
+def draw(phases: Phases, state: LoopState) -> tuple[DrawnGroups, list[set[str]]]:
     """Run rounds until the batch is full; return it and the prompts of each round."""
     groups, rounds = phases.begin(state), []
     while not groups.full:
@@ -90,7 +90,7 @@ def test_rounds_draw_new_prompts_until_the_batch_is_exactly_full(make_phases: Ma
     after = phases.sync(phases.update(state, groups, advantages))
     assert after.cursor == state.cursor + groups.drawn
     _, next_rounds = draw(phases, after)
-    assert not next_rounds[0] & set.union(*rounds), "the next iteration goes on with the stream"
+    assert not next_rounds[0] & set.union(*rounds), "the next iteration continues with the stream"
 
 
 def test_kept_groups_differ_and_are_whole(make_phases: Make) -> None:
@@ -106,7 +106,7 @@ def test_kept_groups_differ_and_are_whole(make_phases: Make) -> None:
     ("policy", "kept"), [("error", None), ("train_partial", None), ("pad_unfiltered", PROMPTS)]
 )
 def test_the_cap_does_what_it_says(make_phases: Make, policy: str, kept: int | None) -> None:
-    """No signal at all: only padding can go on; anything else must end in one sentence."""
+    """No signal at all: only padding can continue; anything else must end in one sentence."""
     section = "rl.algorithm.dynamic_sampling"
     over = {**DAPO, f"{section}.max_rounds": 2, f"{section}.on_exhausted": policy}
     phases = make_phases("quickstart", none_teach, over)
@@ -126,18 +126,18 @@ def test_the_cap_does_what_it_says(make_phases: Make, policy: str, kept: int | N
 
 
 def test_a_partial_batch_is_proposed_where_there_is_one() -> None:
-    some = Groups(wanted=4).with_round(REF, REF, passing=["a"], failing=["b", "c"], drawn=3)
+    some = DrawnGroups(wanted=4).with_round(REF, REF, passing=["a"], failing=["b", "c"], drawn=3)
     section = DynamicSampling(max_rounds=1)
     with pytest.raises(DynamicSamplingError, match=r"set .*on_exhausted to 'train_partial'$"):
-        some.settled(section, more_prompts=True)
-    lost = Groups(wanted=4).with_round(
+        some.close_if_exhausted(section, more_prompts=True)
+    lost = DrawnGroups(wanted=4).with_round(
         REF, REF, passing=["a"], failing=["b", "c"], unscored=2, drawn=3
     )
     with pytest.raises(
         DynamicSamplingError,
         match=r"0 whose samples all agree and 2 with fewer than two scored samples .*; make the re",
     ):
-        lost.settled(section, more_prompts=True)
+        lost.close_if_exhausted(section, more_prompts=True)
 
 
 def none_scored(row: RewardRow) -> float | None:

@@ -1,4 +1,4 @@
-"""RL that goes on from a checkpoint of another run does first what that run did next."""
+"""RL that continues from a checkpoint of another run does first what that run did next."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_its_first_iteration_is_the_next_one_of_the_other_run(
     with Replay.open(recorded, fork.recipe, start=AT, log=lambda line: None) as again:
         assert again.step().digest == digests[ITERATIONS]
     resumed = forked(make_phases, parent).start()
-    assert resumed == state, "it goes on where it was, not where it began"
+    assert resumed == state, "it continues where it was, not where it began"
 
 
 def test_its_own_settings_hold_from_there(

@@ -1,4 +1,4 @@
-"""RL of more iterations goes on where RL of fewer ended, and comes out as in one go."""
+"""RL of more iterations continues where RL of fewer ended, and comes out as in one go."""
 
 import re
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def through(phases: Phases) -> tuple[LoopState, list[int]]:
     while not state.finished(phases.recipe.rl):
         state = one_iteration(phases, state)
         done.append(state.iteration)
-    phases.checkpoints.settle()
+    phases.checkpoints.finish_write()
     return state, done
 
 

@@ -15,7 +15,7 @@ from rlcore.rl.batch import of_prompts
 from rlcore.rl.guards import SamplerDriftError
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
-from rlcore.rl.records import Records
+from rlcore.rl.records import RunRecords
 from rlcore.rl.scores import with_scores
 from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.rl.test_algorithms import digits
@@ -131,7 +131,7 @@ def test_an_engine_that_was_not_synced_stops_before_the_step(
             pl.Float32,
         )
     )
-    monkeypatch.setattr(Records, "drawn", lambda self, groups: stale)
+    monkeypatch.setattr(RunRecords, "drawn", lambda self, groups: stale)
     with pytest.raises(SamplerDriftError, match=r"max \|gap\| = 0\.01"):
         phases.update(state, groups, advantages)
     assert phases.workers.learner.stamp() == before

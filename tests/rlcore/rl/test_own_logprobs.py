@@ -12,9 +12,9 @@ from rlcore.models.ragged import to_arrays
 from rlcore.recipes.load import load_recipe
 from rlcore.results.queries import query
 from rlcore.rl.advantage import Advantages
-from rlcore.rl.groups import Groups
+from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.phases import Phases
-from rlcore.rl.records import Records
+from rlcore.rl.records import RunRecords
 from rlcore.rl.state import LoopState
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
@@ -31,7 +31,7 @@ GSPO: dict[str, Any] = {
 }
 
 
-def scored_iteration(phases: Phases, state: LoopState) -> tuple[Groups, Advantages]:
+def scored_iteration(phases: Phases, state: LoopState) -> tuple[DrawnGroups, Advantages]:
     """Run the phases up to the update."""
     groups = phases.begin(state)
     rollouts = phases.rollout(state, groups)
@@ -93,7 +93,7 @@ def test_the_first_ratios_are_one_and_advantages_keep_the_first_scoring(
 
     monkeypatch.setattr(Learner, "update", seen)
     monkeypatch.setattr(
-        Records, "table", lambda records, ref, name: _given(phases, noisy, ref, name)
+        RunRecords, "table", lambda records, ref, name: _given(phases, noisy, ref, name)
     )
     phases.update(state, groups, advantages)
     ((first, second),) = steps

@@ -1,4 +1,4 @@
-"""A run that goes on finds the engine that it began with."""
+"""A run that continues finds the engine that it began with."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def record(store: ArtifactStore, name: str, engine: str | None) -> None:
 
 
 def test_the_newest_record_counts(store: ArtifactStore) -> None:
-    """Whoever names another engine in a resume goes on with that."""
+    """Whoever names another engine in a resume continues with that."""
     assert recorded_engine(store, "run") is None
     record(store, "run/000000", "vllm")
     record(store, "runs/000009", "transformers")  # another run

@@ -82,7 +82,7 @@ def trained(
     while state.iteration < ITERATIONS:
         state = one_iteration(phases, state)
         digests.append(state.digest)
-    phases.checkpoints.settle()
+    phases.checkpoints.finish_write()
     return phases, digests
 
 

@@ -1,4 +1,5 @@
-"""A checkpoint is written while the loop goes on, and a run that ends has written its last one."""
+"""A checkpoint is written while the loop continues, and a run that ends has written its last
+one."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from rlcore.learner.pool import Answer, LearnerPool
+from rlcore.learner.pool import LearnerFuture, LearnerPool
 from rlcore.rl.state import LoopState, RLCheckpoints
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.rl import RLSection
@@ -30,7 +31,7 @@ class Learner:
     def go_on(self) -> None:
         self._free.set()
 
-    def save(self, directory: str | Path) -> Answer[None]:
+    def save(self, directory: str | Path) -> LearnerFuture[None]:
         number = self.number
 
         def wait() -> None:
@@ -40,7 +41,7 @@ class Learner:
             Path(directory).mkdir(parents=True)
             (Path(directory) / "number").write_text(str(number))
 
-        return Answer(wait)
+        return LearnerFuture(wait)
 
     def load(self, directory: str) -> None:
         self.number = int((Path(directory) / "number").read_text())
@@ -77,7 +78,7 @@ def test_the_loop_goes_on_while_one_is_written(
     learner = Learner(free=False)
     with checkpoints.writing(print):
         checkpoints.publish(of(learner), at(1))
-        checkpoints.settle(wait=False)
+        checkpoints.finish_write(wait=False)
         assert not kept(store)
         learner.number = 7
         learner.go_on()
@@ -96,7 +97,7 @@ def test_one_is_written_at_a_time(checkpoints: RLCheckpoints, store: ArtifactSto
     assert later.is_alive()
     slow.go_on()
     later.join(WAIT_S)
-    checkpoints.settle()
+    checkpoints.finish_write()
     assert kept(store) == ["run/000001", "run/000002"]
 
 
@@ -118,13 +119,13 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_failed_write_ends_the_run(checkpoints: RLCheckpoints, *, wait: bool) -> None:
-    """A run that goes on for hours without checkpoints would lose them at the next crash."""
+    """A run that continues for hours without checkpoints would lose them at the next crash."""
     learner = Learner()
     learner.failure = OSError("no space left on device")
 
     def next_iteration() -> None:
         while not wait:  # as often as iterations begin
-            checkpoints.settle(wait=False)
+            checkpoints.finish_write(wait=False)
         checkpoints.publish(of(Learner()), at(2))
 
     with pytest.raises(OSError, match="no space left"):
@@ -157,5 +158,5 @@ def test_a_stopped_run_waits_for_no_learner_and_stores_nothing_later(
         run(checkpoints, print, publish, raising(KeyboardInterrupt()))
     learner.go_on()
     with pytest.raises(ArtifactError, match="was stopped before"):
-        checkpoints.settle()
+        checkpoints.finish_write()
     assert not kept(store)

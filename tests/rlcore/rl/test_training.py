@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.learner.pool import Answer, LearnerPool
+from rlcore.learner.pool import LearnerFuture, LearnerPool
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.store.artifacts import ArtifactStore
@@ -48,7 +48,7 @@ def test_side_by_side_trains_the_same(
     def counted(method: str) -> Any:
         real = getattr(LearnerPool, method)
 
-        def start(self: LearnerPool, *values: Any, **keywords: Any) -> Answer[Any]:
+        def start(self: LearnerPool, *values: Any, **keywords: Any) -> LearnerFuture[Any]:
             nonlocal under_way, most
             answer = real(self, *values, **keywords)
             under_way += 1
@@ -59,7 +59,7 @@ def test_side_by_side_trains_the_same(
                 under_way -= 1
                 return answer.result()
 
-            return Answer(waited)
+            return LearnerFuture(waited)
 
         return start
 

@@ -20,7 +20,7 @@ from rlcore.store import leases
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from rlcore.store.leases import LeaseError
 from rlcore.store.local import LocalFiles
-from rlcore.store.records import LEASES, Records
+from rlcore.store.records import LEASES, RecordStore
 from rlcore.store.remote import RemoteFiles
 
 LINEAGE = Lineage(recipe_digest="r", code_fingerprint="c")
@@ -103,7 +103,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return request.getfixturevalue("bucket") if request.param == "s3" else str(tmp_path / "store")
 
 
-def records_of(root: str) -> Records:
+def records_of(root: str) -> RecordStore:
     files = RemoteFiles(root, None) if "://" in root else LocalFiles(Path(root))
     return files.records()
 

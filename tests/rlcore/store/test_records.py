@@ -9,11 +9,11 @@ import pytest
 
 from rlcore.store.artifacts import ArtifactError, ArtifactStore
 from rlcore.store.local import LocalFiles
-from rlcore.store.records import LocalRecords, Records
+from rlcore.store.records import LocalRecords, RecordStore
 from rlcore.store.remote import RemoteFiles
 
 
-def records_of(root: str) -> Records:
+def records_of(root: str) -> RecordStore:
     """Return the records of the store at ``root``, as a writer that has just come to it has."""
     files = RemoteFiles(root, None) if "://" in root else LocalFiles(Path(root))
     return files.records()

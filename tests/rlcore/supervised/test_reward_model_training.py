@@ -18,7 +18,7 @@ from rlcore.learner.spec import LearnerSpec
 from rlcore.models.packing import Sequences
 from rlcore.results.metrics import stage_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import Training
+from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.preferences import preference_sequences
 from rlcore.supervised.reward_model import (
     PreferenceBatches,
@@ -65,7 +65,7 @@ def learner_of() -> Iterator[Callable[[Path], LearnerPool]]:
 
 def trained(learner: LearnerPool, store: ArtifactStore, on_step=lambda _: None) -> int:
     """Run a training to its end under one key; returns its steps."""
-    training = Training(
+    training = SupervisedTraining(
         PreferenceBatches(SECTION, make_preferences(24), 0),
         SECTION,
         learner=learner,

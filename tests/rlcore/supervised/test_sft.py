@@ -13,7 +13,7 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.results.metrics import stage_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.supervised.loop import Training, batch_rows, epoch_steps
+from rlcore.supervised.loop import SupervisedTraining, batch_rows, epoch_steps
 from rlcore.supervised.sft import DemonstrationBatches, demonstration_sequences
 from schemas.errors import UserError
 from schemas.optimizer import Optimizer, Schedule
@@ -77,9 +77,9 @@ def demonstrations(count: int) -> pl.DataFrame:
     )
 
 
-def sft_of(learner: LearnerPool, rows: pl.DataFrame, store: Path, **section) -> Training:
+def sft_of(learner: LearnerPool, rows: pl.DataFrame, store: Path, **section) -> SupervisedTraining:
     settings = SFTSection(**{"optimizer": CONSTANT, **section})
-    return Training(
+    return SupervisedTraining(
         DemonstrationBatches(settings, rows, 0),
         settings,
         learner=learner,

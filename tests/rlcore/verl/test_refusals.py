@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 
 from rlcore.verl.refusals import ENGINES, OBJECTIVES, media, refuse
-from rlcore.verl.settings import ACTOR, Notes, Run
+from rlcore.verl.settings import ACTOR, Notes, VerlRun
 from schemas.algorithm import ADVANTAGES, POLICY_LOSSES
 from schemas.errors import UserError
 
 
-def run(values: dict[str, Any]) -> Run:
-    return Run(values, excerpt=False, notes=Notes())
+def run(values: dict[str, Any]) -> VerlRun:
+    return VerlRun(values, excerpt=False, notes=Notes())
 
 
 @pytest.mark.parametrize(

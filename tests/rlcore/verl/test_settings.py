@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
-from rlcore.verl.settings import Notes, Run
+from rlcore.verl.settings import Notes, VerlRun
 from schemas.errors import UserError
 
 
-def run(**values: Any) -> Run:
+def run(**values: Any) -> VerlRun:
     """Double underscores stand for dots."""
-    return Run({k.replace("__", "."): v for k, v in values.items()}, excerpt=False, notes=Notes())
+    return VerlRun(
+        {k.replace("__", "."): v for k, v in values.items()}, excerpt=False, notes=Notes()
+    )
 
 
 def test_null_and_absent_take_the_default() -> None:

@@ -5,14 +5,24 @@ from typing import Any
 
 import pytest
 
-from rlcore.verl.settings import KEYS, Notes, Part, Run, To, Unsupported, entry, full_key, lacking
+from rlcore.verl.settings import (
+    KEYS,
+    JointKey,
+    Notes,
+    To,
+    Unsupported,
+    VerlRun,
+    entry,
+    full_key,
+    lacking,
+)
 from rlcore.verl.translate import TOGETHER, translate
 from schemas.errors import UserError
 
 
 def test_every_key_has_one_translation() -> None:
     """A key whose function does not exist would be dropped in silence."""
-    functions = {found.function for found in KEYS.values() if isinstance(found, Part)}
+    functions = {found.function for found in KEYS.values() if isinstance(found, JointKey)}
     assert functions <= set(TOGETHER)
     assert all(key and not key.endswith(".") for key in KEYS)
     for key, found in KEYS.items():
@@ -21,7 +31,7 @@ def test_every_key_has_one_translation() -> None:
             assert section in translate("trainer.nnodes=1").recipe.model_dump(), key
             for value in (1, True, "sdpa", "bfloat16"):
                 with suppress(UserError):
-                    Run({key: value}, excerpt=True, notes=Notes()).read(key, found.kind)
+                    VerlRun({key: value}, excerpt=True, notes=Notes()).read(key, found.kind)
                     break
             else:
                 pytest.fail(f"{key} takes no value")

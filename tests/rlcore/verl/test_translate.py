@@ -361,7 +361,7 @@ def test_a_checkpoint_to_resume_from_becomes_a_fork(path: str, step: str) -> Non
         if "resume_from_path" in note
     ]
     assert note.startswith(f"trainer.resume_from_path = {path}: checkpoints of verl are not read")
-    assert f"`rl-pipeline fork latest@{step} -o PATH=VALUE` goes on from it" in note
+    assert f"`rl-pipeline fork latest@{step} -o PATH=VALUE` continues from it" in note
     for none in ("null", "False"):
         remarks = command(f"trainer.resume_from_path={none}").notes.remarks
         assert not any("fork" in note for note in remarks)

@@ -89,7 +89,7 @@ def test_a_page_grows_in_place_while_the_run_goes(made: MadeRun, prefect_server:
 
 
 def test_restarts_are_on_the_page_with_what_they_cost(made: MadeRun, prefect_server: str) -> None:
-    """A run that went on without anybody's doing shows that it did, at once and with the cost."""
+    """A run that continued without anybody's doing shows that it did, at once and with the cost."""
     first = RestartRecord(
         flow_run_id=next(iter(made.open().stages.values())).flow_run_id,
         stage="rl",

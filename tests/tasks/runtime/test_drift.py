@@ -77,7 +77,7 @@ def test_a_run_of_other_code_is_refused_and_goes_on_when_accepted(edited: Path) 
 
     code, output = run(edited, accept_code=True)
     assert code == 0, output[-3000:]
-    assert f"goes on after iteration 2 with other code, as accepted: digest {before}" in output
+    assert f"continues after iteration 2 with other code, as accepted: digest {before}" in output
     (policy,) = policies(edited)
     accepted = policy.metadata["accepted_code"]
     assert accepted["step"] == 2

@@ -1,4 +1,4 @@
-"""`rl.iterations` raised: RL goes on where the shorter run ended, or says why it does not."""
+"""`rl.iterations` raised: RL continues where the shorter run ended, or says why it does not."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_more_iterations_go_on_and_end_as_one_go(prefect_server: str, tmp_path: 
     began = artifact_digests(two, "rollouts")
     assert status(two, more)["rl"] == "continues at 4 (of a run of 3 iterations)"
     went_on = run_small(two, more)
-    assert "goes on after iteration 3 of a run of 3 iterations" in went_on.stdout
+    assert "continues after iteration 3 of a run of 3 iterations" in went_on.stdout
     assert run_small(one, more).returncode == 0
     assert artifact_digests(two, "policy").items() >= artifact_digests(one, "policy").items()
     assert artifact_digests(two, "rollouts").items() >= began.items()

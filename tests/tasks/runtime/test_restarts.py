@@ -1,4 +1,4 @@
-"""A stage whose workers are lost goes on within its run, as often as that brings it further."""
+"""A stage whose workers are lost continues within its run, as often as that brings it further."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is made anew, or goes on, is sampled by the engine that sampled it before."""
+"""What is made again, or continues, is sampled by the engine that sampled it before."""
 
 import logging
 from pathlib import Path
@@ -50,17 +50,17 @@ def test_a_result_made_anew_is_drawn_by_the_engine_of_the_one_before(
     """``rerun`` is asked whether the same comes out again."""
     assert engine_of(sampling(first, NOWHERE)) == "transformers"
     finish(first.sampling_with("vllm"), tmp_path / "first")
-    second = first.anew(2)
+    second = first.regenerated(2)
     assert engine_of(sampling(second, NOWHERE, otherwise="transformers")) == "vllm"
     finish(second.sampling_with("transformers"), tmp_path / "second")
-    assert engine_of(sampling(first.anew(3), NOWHERE)) == "transformers"
-    assert engine_of(sampling(first.anew(2), NOWHERE)) == "vllm"
+    assert engine_of(sampling(first.regenerated(3), NOWHERE)) == "transformers"
+    assert engine_of(sampling(first.regenerated(2), NOWHERE)) == "vllm"
 
 
 def test_what_a_run_goes_on_with_counts_before_what_it_makes_anew(
     first: StageRun, tmp_path: Path
 ) -> None:
     finish(first.sampling_with("transformers"), tmp_path / "first")
-    assert engine_of(sampling(first.anew(2), NOWHERE, recorded="vllm")) == "vllm"
+    assert engine_of(sampling(first.regenerated(2), NOWHERE, recorded="vllm")) == "vllm"
     assert engine_of(sampling(first, NOWHERE, otherwise="vllm")) == "vllm", "a fork"
     assert engine_of(sampling(first, NOWHERE)) == "transformers"

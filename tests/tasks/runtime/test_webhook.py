@@ -11,7 +11,7 @@ import pytest
 
 from schemas.errors import UserError
 from tasks.runtime import webhook
-from tasks.runtime.webhook import LEAST, URL, Level, deliver, log_path, post
+from tasks.runtime.webhook import LEAST, URL, AlertLevel, deliver, log_path, post
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -66,7 +66,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Receiv
 
 
 def test_an_alert_is_posted_with_its_fields(receiver: Receiver) -> None:
-    assert post("rl-pipeline.run.failed", Level.ERROR, "it failed", {"recipe": "gsm8k-grpo"})
+    assert post("rl-pipeline.run.failed", AlertLevel.ERROR, "it failed", {"recipe": "gsm8k-grpo"})
     (body,) = receiver.wait_for(1)
     assert body == {
         "text": "it failed",
@@ -79,13 +79,13 @@ def test_an_alert_is_posted_with_its_fields(receiver: Receiver) -> None:
 def test_only_what_is_asked_for_is_posted(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not post("a", Level.INFO, "it is over", {})
+    assert not post("a", AlertLevel.INFO, "it is over", {})
     monkeypatch.setenv(LEAST, "error")
-    assert not post("b", Level.WARNING, "look", {})
+    assert not post("b", AlertLevel.WARNING, "look", {})
     monkeypatch.setenv(LEAST, "info")
-    assert post("c", Level.INFO, "it is over", {})
+    assert post("c", AlertLevel.INFO, "it is over", {})
     monkeypatch.delenv(URL)
-    assert not post("d", Level.ERROR, "nobody is asked", {})
+    assert not post("d", AlertLevel.ERROR, "nobody is asked", {})
     assert [body["event"] for body in receiver.wait_for(1)] == ["c"]
 
 
@@ -101,7 +101,7 @@ def test_a_setting_that_is_none_is_refused_and_not_repeated(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=words) as refused:
-        post("a", Level.ERROR, "text", {})
+        post("a", AlertLevel.ERROR, "text", {})
     assert "a1b2c3d4e5" not in str(refused.value)
 
 
@@ -143,7 +143,7 @@ def test_a_receiver_that_refuses_is_not_asked_again_and_the_url_is_in_no_file(
     monkeypatch.setenv(URL, one.url)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     try:
-        post("rl-pipeline.run.failed", Level.ERROR, f"it asked {one.url}", {})
+        post("rl-pipeline.run.failed", AlertLevel.ERROR, f"it asked {one.url}", {})
         until = time.monotonic() + 300
         while not log_path().exists() and time.monotonic() < until:
             time.sleep(0.05)
@@ -163,7 +163,7 @@ def test_a_receiver_that_hangs_delays_nothing(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     try:
         begun = time.monotonic()
-        assert post("a", Level.ERROR, "x" * 100_000, {"long": "y" * 100_000})
+        assert post("a", AlertLevel.ERROR, "x" * 100_000, {"long": "y" * 100_000})
         assert time.monotonic() - begun < 5.0, "it is not waited for"
         (body,) = one.wait_for(1)
         assert (len(body["text"]), len(body["long"])) == (webhook.LONGEST, webhook.LONGEST)

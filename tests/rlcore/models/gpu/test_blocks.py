@@ -13,7 +13,7 @@ from rlcore.models.gpu.blocks import (
     parts_of_blocks,
 )
 from rlcore.models.rows import Layout
-from rlcore.models.trees import Prompts
+from rlcore.models.trees import PromptIndex
 
 LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=80)
 
@@ -87,7 +87,7 @@ def test_prompts_are_shared_where_that_pays(
     """Prompt tokens, those of the answers from and to, and answers to a prompt; all but the last
     were measured, with the model that the costs were fitted to."""
     said = np.random.default_rng(0).integers(answers[0], answers[1] + 1, 256)
-    prompts = Prompts(np.arange(256) // group, np.full(256, asked))
+    prompts = PromptIndex(np.arange(256) // group, np.full(256, asked))
     ours, whole = (
         parts_of_blocks(asked + said, np.arange(256), 4096, given) for given in (prompts, None)
     )

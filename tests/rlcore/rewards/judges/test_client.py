@@ -11,7 +11,7 @@ import pytest
 
 from rlcore.rewards.judges.cache import JudgeCache
 from rlcore.rewards.judges.client import CallsSpent, JudgeClient, Locks, NoAnswer
-from rlcore.rewards.judges.question import Question, question_of, verdict_of
+from rlcore.rewards.judges.question import JudgeQuestion, question_of, verdict_of
 from schemas.judges import Judge
 from tests.rlcore.rewards.judges.asking import judge
 from tests.rlcore.rewards.judges.server import (
@@ -26,7 +26,7 @@ from tests.rlcore.rewards.judges.server import (
 BUSY = Reply("busy", status=429, headers={"Retry-After": "0.2"})
 
 
-def question(text: str, one: Judge) -> Question:
+def question(text: str, one: Judge) -> JudgeQuestion:
     return question_of(one, response=text, prompt="1 + 1?", ground_truth=None)
 
 

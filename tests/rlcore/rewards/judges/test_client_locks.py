@@ -53,10 +53,10 @@ def test_a_killed_process_gives_its_turns_back(tmp_path: Path) -> None:
     assert sorted(events) == ["ab", "cd", "other's slot", "slot"]
 
 
-def test_one_process_has_as_many_turns_as_there_are(tmp_path: Path) -> None:
+def test_one_process_has_as_many_slots_as_there_are(tmp_path: Path) -> None:
     locks, now, most = Locks(tmp_path / "lock"), 0, 0
 
-    async def turn() -> None:
+    async def hold() -> None:
         nonlocal now, most
         async with locks.slot(3):
             now += 1
@@ -65,7 +65,7 @@ def test_one_process_has_as_many_turns_as_there_are(tmp_path: Path) -> None:
             now -= 1
 
     async def all_of_them() -> None:
-        await asyncio.gather(*(turn() for _ in range(12)))
+        await asyncio.gather(*(hold() for _ in range(12)))
 
     asyncio.run(all_of_them())
     locks.close()

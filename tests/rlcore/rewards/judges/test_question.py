@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rlcore.rewards.judges.question import NoVerdict, Question, broken, question_of, verdict_of
+from rlcore.rewards.judges.question import JudgeQuestion, NoVerdict, broken, question_of, verdict_of
 from schemas.errors import UserError
 from schemas.judges import Judge
 from tests.rlcore.rewards.judges.asking import judge
@@ -12,7 +12,7 @@ from tests.rlcore.rewards.judges.asking import judge
 JUDGE = judge()
 
 
-def asked(response: str, one: Judge = JUDGE, prompt: str | None = "1 + 1?") -> Question:
+def asked(response: str, one: Judge = JUDGE, prompt: str | None = "1 + 1?") -> JudgeQuestion:
     return question_of(one, response=response, prompt=prompt, ground_truth="2")
 
 

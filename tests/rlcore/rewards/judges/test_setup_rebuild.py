@@ -56,7 +56,7 @@ def test_no_answer_in_the_store_is_asked_for_again(tmp_path: Path, fault: str) -
         )
         assert said[-1].startswith("2 answers of judges were read from the store into")
         cache = JudgeCache(asked.cache)
-        assert cache.calls("run", "j0") == 2  # and the ceiling goes on from there
+        assert cache.calls("run", "j0") == 2  # and the ceiling continues from there
         cache.close()
 
 

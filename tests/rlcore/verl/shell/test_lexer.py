@@ -4,7 +4,7 @@ import pytest
 
 from rlcore.verl.shell.lexer import (
     Arithmetic,
-    Literal,
+    LiteralText,
     Operator,
     Substitution,
     Variable,
@@ -19,7 +19,7 @@ def shown(text: str) -> list[str]:
     return [
         token.text
         if isinstance(token, Operator)
-        else "".join(p.text for p in token.pieces if isinstance(p, Literal))
+        else "".join(p.text for p in token.pieces if isinstance(p, LiteralText))
         for token in tokens(text)
     ]
 
@@ -51,10 +51,10 @@ def test_expansions_are_pieces_with_their_quoting() -> None:
     (word,) = tokens('a"$b"${c:-"d"}$((e+1))$(f g)')
     assert isinstance(word, Word)
     assert word.pieces == (
-        Literal("a"),
+        LiteralText("a"),
         Variable("b", quoted=True),
-        Variable("c", None, ":-", Word((Literal("d", True),), 1)),
-        Arithmetic(Word((Literal("e+1", True),), 1)),
+        Variable("c", None, ":-", Word((LiteralText("d", True),), 1)),
+        Arithmetic(Word((LiteralText("e+1", True),), 1)),
         Substitution("f g", 1),
     )
     (other,) = tokens("${a##*/}")
@@ -71,19 +71,22 @@ def test_an_array_holds_words_over_lines_and_comments() -> None:
     assert isinstance(word, Word)
     assert word.array is not None
     assert [each.line for each in word.array] == [2, 3]
-    assert [each.pieces for each in word.array] == [(Literal("a=1"),), (Literal("b c", True),)]
+    assert [each.pieces for each in word.array] == [
+        (LiteralText("a=1"),),
+        (LiteralText("b c", True),),
+    ]
 
 
 def test_an_operator_in_an_array_is_told() -> None:
-    with pytest.raises(UserError, match="line 2: '&' stands in an array"):
+    with pytest.raises(UserError, match="line 2: '&' is in an array"):
         tokens("A=(\na & b)")
 
 
 @pytest.mark.parametrize(
     ("text", "piece"),
     [
-        (r"$'a\n\'b'", Literal("a\n'b", True)),
-        ("$((a * (b + 1)))", Arithmetic(Word((Literal("a * (b + 1)", True),), 1))),
+        (r"$'a\n\'b'", LiteralText("a\n'b", True)),
+        ("$((a * (b + 1)))", Arithmetic(Word((LiteralText("a * (b + 1)", True),), 1))),
         (
             "$(a (b) ')' \")\" \"$(x ')')\" \\))",
             Substitution("a (b) ')' \")\" \"$(x ')')\" \\)", 1),
@@ -95,7 +98,7 @@ def test_what_is_inside_ends_at_its_own_bracket(text: str, piece: object) -> Non
     first, rest = tokens(f"{text} c")
     assert isinstance(first, Word)
     assert first.pieces == (piece,)
-    assert rest == Word((Literal("c"),), 1)
+    assert rest == Word((LiteralText("c"),), 1)
 
 
 @pytest.mark.parametrize(

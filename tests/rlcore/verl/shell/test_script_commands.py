@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from rlcore.verl.shell.expansion import Text
-from rlcore.verl.shell.script import Answer, answer, holds
+from rlcore.verl.shell.script import CommandResult, answer, holds
 
 NOW = datetime(2026, 5, 4, 3, 2, 1)
 
@@ -45,8 +45,10 @@ def test_a_value_that_is_not_known_decides_nothing_and_one_that_is_unset_is_empt
 
 
 def test_only_what_changes_nothing_is_answered() -> None:
-    assert answer([":"], NOW) == answer(["true", "x"], NOW) == answer([], NOW) == Answer(True)
-    assert answer(["false"], NOW) == Answer(False)
+    assert (
+        answer([":"], NOW) == answer(["true", "x"], NOW) == answer([], NOW) == CommandResult(True)
+    )
+    assert answer(["false"], NOW) == CommandResult(False)
     for other in (["rm", "x"], ["python3", "x.py"], ["python3", "-c", "import a; b()"], ["date"]):
         assert answer(other, NOW) is None
 
@@ -66,4 +68,4 @@ def test_an_import_is_looked_up_and_not_made() -> None:
 
 
 def test_the_date_is_that_of_the_translation() -> None:
-    assert answer(["date", "+%Y_%m"], NOW) == Answer(True, "2026_05")
+    assert answer(["date", "+%Y_%m"], NOW) == CommandResult(True, "2026_05")
