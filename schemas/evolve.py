@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from schemas.names import StopTexts, Temperature
+from schemas.sampling import StopTexts, Temperature
 from schemas.section import Section, rule
 
 

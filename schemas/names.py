@@ -1,11 +1,8 @@
-"""Names and limits that several sections or processes must agree on, and that belong to none of
-them. Imports nothing of ours."""
+"""Names that several sections and processes agree on. Imports nothing of ours."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
 ENVIRONMENT = "environment"  # the environment's own rewards among ``reward.functions``
@@ -16,7 +13,7 @@ RECORDS = "records"  # metadata of a result: the key of its checkpoints, where i
 
 def by_workers(name: str) -> bool:
     """Return whether a function of the reward is called in reward workers: all but the trained
-    model, and the rewards that an environment gave during the episode."""
+    model, and the rewards that an environment gave while the episode went on."""
     return name not in (REWARD_MODEL, ENVIRONMENT)
 
 
@@ -44,13 +41,3 @@ def term_name(name: str, options: Mapping[str, Any]) -> str:
     """Return the name of a term of the reward in parts and metrics: that of its function, and of
     its judge where it asks one; a file's wherever it lies."""
     return f"{name}/{options.get('judge')}" if name == JUDGE else portable_name(name)
-
-
-MIN_TEMPERATURE = 0.01  # vLLM silently raises lower temperatures to this
-MAX_TEMPERATURE = 2.0  # the limit of vLLM
-NO_TOP_K = -1
-
-# Texts that end an answer; they may begin and end inside a token.
-StopTexts = tuple[Annotated[str, Field(min_length=1)], ...]
-# Of a setting that samples; greedy decoding, temperature 0, is no setting of a recipe.
-Temperature = Annotated[float, Field(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)]

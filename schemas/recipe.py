@@ -19,12 +19,13 @@ from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
 from schemas.model import ModelSection
-from schemas.names import BASE_MODEL, ENVIRONMENT, REWARD_MODEL, StopTexts, Temperature
+from schemas.names import BASE_MODEL, ENVIRONMENT, REWARD_MODEL
 from schemas.optimizer import Optimizer, Schedule
 from schemas.retrain import RetrainSection, retrain_rules
 from schemas.reward_model import RewardModelSection, SampledPreferences
 from schemas.rl import GapBound, RewardSection, RLSection, rest_of
 from schemas.rollout import with_rollout_stop
+from schemas.sampling import StopTexts, Temperature
 from schemas.section import Section, rule
 
 _SFT_OPTIMIZER = Optimizer(lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine"))

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.data import GSM8K_INSTRUCTION
-from schemas.names import StopTexts, Temperature
 from schemas.optimizer import Optimizer, Schedule, rest_of
+from schemas.sampling import StopTexts, Temperature
 from schemas.section import Section, rule
 
 

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from schemas.names import NO_TOP_K, REWARD_MODEL, StopTexts, Temperature
+from schemas.names import REWARD_MODEL
+from schemas.sampling import NO_TOP_K, StopTexts, Temperature
 from schemas.section import Section, rule
 
 

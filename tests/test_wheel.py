@@ -100,10 +100,10 @@ def test_its_dependencies_are_bounded_and_the_pins_are_within(wheel: Path) -> No
 SHOWN = """
 import json
 import flows
-from flows import local, places
-places_written = [str(places.ROOT), str(local.HOME), str(local.ENV_FILE)]
-recipes = sorted(path.name for path in places.RECIPES.iterdir())
-print(json.dumps([flows.__file__, places_written, places.AUTOMATIONS.read_text(), recipes]))
+from flows import local, paths
+places_written = [str(paths.ROOT), str(local.HOME), str(local.ENV_FILE)]
+recipes = sorted(path.name for path in paths.RECIPES.iterdir())
+print(json.dumps([flows.__file__, places_written, paths.AUTOMATIONS.read_text(), recipes]))
 """
 
 

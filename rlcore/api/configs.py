@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from schemas.errors import UserError, did_you_mean
-from schemas.names import Temperature
+from schemas.sampling import Temperature
 from schemas.section import Section
 
 Exhausted = Literal["error", "train_partial", "pad_unfiltered"]

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from rlcore.models.weight_digest import WeightStamp, WeightUpdate
 from schemas.errors import UserError, did_you_mean
-from schemas.names import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_TOP_K
 from schemas.outcomes import FinishReason
+from schemas.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_TOP_K
 
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("cpu", "cuda")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from rlcore.rewards.boxed import final_answers, is_cut_off
-from rlcore.rewards.math_formula import sides_of
+from rlcore.rewards.math_equation import sides_of
 from rlcore.rewards.math_limits import MAX_CHARACTERS, too_much
 from rlcore.rewards.math_number import number_in, same_number
 from rlcore.rewards.math_text import GROUP, in_latex
@@ -50,6 +50,7 @@ def scorer() -> Scorer:
     Raises UserError for a row without a ground truth.
     """
     # Seconds of import, which no row should pay for.
+    import rlcore.rewards.math_formula  # noqa: F401
 
     def score(row: RewardRow) -> Reward:
         if row.ground_truth is None or not row.ground_truth.strip():

@@ -1,5 +1,4 @@
-r"""Whether two formulas have the same value, by math-verify, what it must not decide, and which
-sides of an equation say a value.
+r"""Whether two formulas have the same value, by math-verify, and what it must not decide.
 
 It takes ``(2, 1)`` for the set of 1 and 2, ``X`` for ``x``, letters behind numbers for units, and
 values below its precision for zero, and drops the base of ``1001_2``: these are resolved here
@@ -18,76 +17,7 @@ from typing import Any
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr, Float, I, Rational
 
-from rlcore.rewards.math_text import GROUP, split_outside
-
-_NO_VALUE = re.compile(r"\\(?:approx|sim(?:eq)?|cong|equiv|propto)(?![A-Za-z])|[≈≡]|^\s*~")
-_NOT_EQUAL = re.compile(r"\\neq?(?![A-Za-z])|≠")
-_OTHER_RELATION = re.compile(r"[<>:]=|(?<![\d)])!=|==|[<>]")
-_IN_BRACKETS = re.compile(r"(?<=[A-Za-z])\([^()]*\)")
-_GREEK = re.compile(
-    r"\\(?:alpha|beta|gamma|delta|epsilon|theta|lambda|mu|phi|varphi|omega|sigma|rho|tau|psi)"
-    r"(?![A-Za-z])"
-)
-_INDEX = r"(?:_(?:\w|\{[^{}]*\}|\\[a-z]+)|'|\^(?:\{?\\prime\}?|\{-1\}))*"
-_CHANGED = r"(?:not|or|and|to|minus|negative|twice|half)\b"
-_NOT = rf"(?!{_CHANGED})"
-_UNKNOWN = rf"(?:[A-Za-z]|{_GREEK.pattern}){_INDEX}"
-# A variable, a segment, an angle, a word, a function of something; sin, log, gcd, ... of something.
-_NAME = re.compile(
-    rf"(?:\\(?:m?angle|triangle|overline|vec|bar|hat)\s*)?\{{?(?:{_UNKNOWN}|[A-Z]{{2,4}})\}}?"
-    r"(?:\([^()=]*\))?"
-    rf"|\\text\{{\s*{_NOT}[A-Za-z .]*\}}|{_NOT}[A-Za-z]{{3,}}(?: {_NOT}[A-Za-z]+){{0,3}}"
-    r"|(?:\\(?:sin|cos|tan|cot|sec|csc|log|ln|gcd|lcm|max|min|det)(?![A-Za-z])"
-    r"|\\operatorname\{\w+\})[^=]*"
-)
-_MOST_SIDES = 6
-
-
-def sides_of(answer: str, truth: str) -> list[str] | None:
-    """Return the sides of ``answer`` that are values, of which the last is the answer's; none where
-    it is an equation that says no value; None where it is no equation, or the truth is one."""
-    if _NO_VALUE.search(answer) and not _NO_VALUE.search(truth):
-        return []
-    if _NOT_EQUAL.search(answer) or "=" in truth:
-        return None
-    if _OTHER_RELATION.search(_IN_BRACKETS.sub("", answer)):
-        return None
-    sides = _split(answer)
-    if len(sides) < 2:
-        return None
-    if not all(sides[1:]) or len(sides) > _MOST_SIDES:
-        return []
-    known = _letters(truth)
-    values, names = [], 0
-    for side in filter(None, sides):
-        unknown = _letters(side) - known
-        names_something = unknown or side.startswith("\\") or "(" in side
-        if re.search(rf"(?<![A-Za-z\\]){_CHANGED}", side):
-            return []
-        if (_NAME.fullmatch(side) and names_something) or len(unknown) > 1:
-            names += 1
-        elif unknown:
-            return []
-        else:
-            values.append(side)
-    return values if names <= 1 else []
-
-
-def _split(text: str) -> list[str]:
-    """Return the sides of an equation; one where commas or words outside of brackets make several
-    statements of it."""
-    statements, sides = split_outside(text, ",;"), split_outside(text, "=")
-    if sides is None or statements != [text] or re.search(r"\b(?:or|and)\b", text):
-        return [text]
-    return [side.strip() for side in sides]
-
-
-def _letters(text: str) -> set[str]:
-    """Return the unknowns of a formula: its letters and Greek ones, but e and i."""
-    greek = set(_GREEK.findall(text))
-    bare = re.sub(r"_(?:\w|\{[^{}]*\})|\\[A-Za-z]+", " ", GROUP.sub(" ", text))
-    return greek | set(re.findall("[A-Za-z]", bare)) - {"e", "i"}
-
+from rlcore.rewards.math_text import split_outside
 
 # It warns at each call that its alarms are off; they would replace the worker's own.
 logging.getLogger("math_verify").setLevel(logging.ERROR)

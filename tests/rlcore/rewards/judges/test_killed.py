@@ -26,7 +26,7 @@ from tests.rlcore.rewards.judges.server import (
     response_in,
 )
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 TEXTS = [str(n) for n in range(40)]
 SCORING = """
 import json, sys

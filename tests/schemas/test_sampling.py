@@ -8,7 +8,7 @@ from flows.paths import RECIPES
 from rlcore.engines.types import Sampling
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
-from schemas.names import MAX_TEMPERATURE, MIN_TEMPERATURE
+from schemas.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
 
 PATHS = (
     "rl.rollout.temperature",
