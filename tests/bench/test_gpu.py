@@ -1,5 +1,7 @@
 """The GPU benchmark's steps, at a shape that a CPU can take."""
 
+import pytest
+
 from tests.bench.gpu import Work, measured
 
 SHAPE = {
@@ -14,6 +16,7 @@ SHAPE = {
 }
 
 
+@pytest.mark.slow
 def test_a_step_samples_scores_and_trains() -> None:
     """It runs where a device is lent, for minutes: what fails should fail here."""
     work = Work("cpu", "float32", steps=1, rows=6, longest=32, micro_batch_tokens=256, shape=SHAPE)

@@ -11,6 +11,7 @@ from tests.chaos.bucket import BUCKET, bucket
 SILENT_S = 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_who_asks_a_silent_bucket_waits(tmp_path: Path) -> None:
     with bucket(tmp_path / "log") as made:

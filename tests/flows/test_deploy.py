@@ -203,6 +203,7 @@ def test_a_cron_runs_once_in_the_night_in_which_clocks_change(day: datetime) -> 
     assert len(night) == 1, sorted(night)
 
 
+@pytest.mark.slow
 def test_deploying_again_keeps_a_schedule_switched_off_and_drops_what_is_gone(
     client: SyncPrefectClient, retrained: Path
 ) -> None:

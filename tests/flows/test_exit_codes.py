@@ -85,6 +85,7 @@ def test_a_code_means_the_same_on_every_way_in(
         assert "error: " in error
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_ends_a_command_in_silence(folder: Path) -> None:
     """A closed pipe was a traceback, or a line of Python's at its end."""
     started = []
@@ -107,6 +108,7 @@ def test_output_that_nobody_reads_ends_a_command_in_silence(folder: Path) -> Non
     assert ended == [("", cli.UNREAD)] * len(started)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_command_with_130(folder: Path) -> None:
     """It was a traceback."""
     with socket.socket() as hub:  # which takes calls and answers none

@@ -177,6 +177,7 @@ def run_snippet(text: str, model: str) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [GEPO, DAPO, VAPO], ids=["gepo", "dapo", "vapo"])
 def test_quick_starts_of_the_guide_run_as_written(
     text: str, tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

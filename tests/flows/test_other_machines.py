@@ -34,6 +34,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**kept, **given, "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.slow
 def test_our_server_is_not_asked_through_a_proxy(prefect_server: str, tmp_path: Path) -> None:
     """It "did not answer", and a run ended before it began."""
     asked = subprocess.run(

@@ -341,6 +341,7 @@ def test_the_plan_of_what_was_run_has_nothing_to_run(
     assert rows[6] == ["to", "run", "0", "s", "0", "s", "0.0", "MiB"]
 
 
+@pytest.mark.slow
 def test_hardware_change_reuses_all(finished: Path) -> None:
     """What Ray and vLLM have made serves a run of one process without them."""
     moved = run_small(finished, INLINE)
@@ -348,6 +349,7 @@ def test_hardware_change_reuses_all(finished: Path) -> None:
     assert len(summary_of(finished)["cached"]) == 6
 
 
+@pytest.mark.slow
 def test_rl_change_reuses_data_and_sft(finished: Path) -> None:
     changed = run_small(finished, CHANGED)
     assert changed.returncode == 0, changed.stdout[-4000:]
@@ -357,6 +359,7 @@ def test_rl_change_reuses_data_and_sft(finished: Path) -> None:
     assert yaml.safe_load(card.split("---\n")[1])["license"] == "apache-2.0"
 
 
+@pytest.mark.slow
 def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
     """A cache hit is verified before use."""
     before = summary_of(finished)
@@ -370,6 +373,7 @@ def test_damaged_artifact_is_made_again_not_used(finished: Path) -> None:
     assert "export" not in summary_of(finished)["cached"]
 
 
+@pytest.mark.slow
 def test_lost_metrics_cost_their_figures_only(finished: Path) -> None:
     """A finished run's curves are written once: a rerun that needed them would fail forever."""
     store = ArtifactStore(finished / "runs" / "store")

@@ -151,6 +151,7 @@ def stopped(store: ArtifactStore, keys: StageKeys, step: int, folder: Path, code
     store.put(KIND, f"{keys.key}/{step:06d}", directory=folder, lineage=lineage)
 
 
+@pytest.mark.slow
 def test_a_plan_says_where_a_half_done_run_goes_on(
     made: dict[str, ArtifactRef], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -181,6 +182,7 @@ def test_a_plan_says_where_a_half_done_run_goes_on(
     assert planned(capsys)[0] == [*FIRST, "sft", "rl"]
 
 
+@pytest.mark.slow
 def test_a_bucket_is_looked_into_as_a_folder_is(
     prefect_server: str,
     bucket: str,

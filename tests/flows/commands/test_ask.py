@@ -47,6 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_one_run_is_asked_and_the_sql_gives_the_same(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

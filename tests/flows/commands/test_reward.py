@@ -141,6 +141,7 @@ def figure(rows: list[dict[str, Any]], part: str, name: str) -> tuple[float | No
     return row["value"], row["other"]
 
 
+@pytest.mark.slow
 def test_the_scores_are_the_reward_phases_bit_for_bit(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +198,7 @@ def test_what_is_wrong_is_named(
     assert sum(NAMED[name] in text for text in sentences) == 1, sentences
 
 
+@pytest.mark.slow
 def test_a_reward_that_scores_nothing_fails_whatever_the_bounds_allow(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_reward_that_scores_nothing_fails_whatever_the_bounds_allow(
     assert cli.main(["reward", "try", "my.py:nothing", "latest"]) == 1, "as a table, too"
 
 
+@pytest.mark.slow
 def test_some_hanging_rows_lose_only_themselves(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +223,7 @@ def test_some_hanging_rows_lose_only_themselves(
     assert figure(rows, "against", "disagree")[0] == 0.0
 
 
+@pytest.mark.slow
 def test_a_second_function_and_the_rows_on_which_they_disagree_most(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,6 +245,7 @@ def test_a_second_function_and_the_rows_on_which_they_disagree_most(
     assert all(len(line) <= 100 for line in printed.splitlines()), "as wide as the terminal"
 
 
+@pytest.mark.slow
 def test_scores_are_counted_by_value_or_by_interval(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -255,6 +260,7 @@ def test_scores_are_counted_by_value_or_by_interval(
     assert figure(mixed, "count", "1") == (ones[0], None)
 
 
+@pytest.mark.slow
 def test_options_and_batch_functions(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del project
     rows = tried(capsys, "my.py:length_option", "latest", "--option", "factor=2.0")
@@ -325,6 +331,7 @@ def test_a_judge_of_the_recipe_is_asked_and_nothing_is_kept(
     assert listing(project / "runs") == before
 
 
+@pytest.mark.slow
 def test_a_function_of_the_recipe_is_tried_as_it_stands_there(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,7 @@ class _Stopped(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_call_that_was_stopped_continues_to_the_same_end(
     tiny: str, tmp_path: Path, trained: tuple[Path, Trained]
 ) -> None:

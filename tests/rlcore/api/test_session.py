@@ -52,6 +52,7 @@ def test_a_run_of_one_iteration_returns_another_model(tiny: Path, count: int) ->
     assert moved > 1e-5, "the base model was returned"
 
 
+@pytest.mark.slow
 def test_masking_every_answer_ends_the_run_and_says_what_helps(tmp_path: Path) -> None:
     """All answers are cut off and left out of the loss: no step is ever made."""
     endless = write_tiny_model(tmp_path / "model")

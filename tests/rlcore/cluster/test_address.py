@@ -74,6 +74,7 @@ def test_what_answers_and_is_no_cluster_is_refused(
     assert capfd.readouterr().err == "", "Ray's warnings hide the sentence"
 
 
+@pytest.mark.slow
 def test_a_cluster_that_answers_is_let_through(on_ray: RayCluster) -> None:
     node = ray_worker._global_node
     assert node is not None

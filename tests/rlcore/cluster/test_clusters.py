@@ -230,6 +230,7 @@ os._exit(0 if signal.getsignal(signal.SIGTERM) is cancel else 1)
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_cancelled_while_ray_starts(ray_home: Path) -> None:
     """Ray replaced the handler of SIGTERM by one that ends the process: the run counted as crashed,
     or stayed Cancelling for ever."""

@@ -53,6 +53,7 @@ def worker(on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayW
     worker.stop()
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_is_named_although_its_process_is_alive(worker: RayWorker) -> None:
     with pytest.raises(
         WorkerHung, match=r"worker 'probe' hangs .process \d+.*no progress.*in step"
@@ -60,10 +61,12 @@ def test_a_call_that_hangs_is_named_although_its_process_is_alive(worker: RayWor
         worker.start("step", [0.1, 100]).result(60)
 
 
+@pytest.mark.slow
 def test_a_call_that_progresses_slowly_is_not(worker: RayWorker) -> None:
     assert worker.start("step", [2.2] * 3).result(60) > 0
 
 
+@pytest.mark.slow
 def test_what_is_bounded_by_a_timeout_alone_is_not(worker: RayWorker) -> None:
     with pytest.raises(WorkerTimeout, match="did not finish sleep within 5 s"):
         worker.start("sleep", 100).result(5)

@@ -57,6 +57,7 @@ def children() -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_the_tables_are_the_same_whatever_makes_them(tmp_path: Path, cores: Any) -> None:
     """Digests, uids and cached stages must not hang on the machine."""
     rows = [
@@ -85,6 +86,7 @@ def test_the_tables_are_the_same_whatever_makes_them(tmp_path: Path, cores: Any)
     assert not children()
 
 
+@pytest.mark.slow
 def test_answers_come_in_order_until_a_process_dies(cores: Any) -> None:
     """Reading far ahead would hold the file in memory; a dead process is one sentence."""
     cores(2)

@@ -299,6 +299,7 @@ def test_bad_data_is_one_sentence_with_the_remedy(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_too_many_problems_are_refused_by_name(tmp_path: Path) -> None:
     source = SMALL.model_copy(update={"test": 10**6})
     with pytest.raises(UserError, match=r"test = 1000000, and only \d+ .*exist; lower test"):

@@ -176,6 +176,7 @@ def test_more_programs_than_there_are_is_refused_with_a_remedy() -> None:
         generate(SOURCE.model_copy(update={"test": 9000}), seed=0)
 
 
+@pytest.mark.slow
 def test_the_reward_pays_right_demonstrations_and_no_others() -> None:
     """Written otherwise than the reward reads it, no program would ever earn anything."""
     score = code.scorer(memory_mib=256)

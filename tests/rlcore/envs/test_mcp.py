@@ -65,6 +65,7 @@ def _pid(process: EnvironmentProcess) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_calls_reach_the_server_and_its_tools_are_described(shop: EnvironmentProcess) -> None:
     """A server's tools cannot be called, or a wrong call ends the run instead of the policy being
     told."""

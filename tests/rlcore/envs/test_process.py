@@ -60,6 +60,7 @@ def test_a_dead_process_loses_no_state(counter: EnvironmentProcess, tmp_path: Pa
     assert content(said(counter, c="zwei")["c"]) == "2 eins zwei"
 
 
+@pytest.mark.slow
 def test_a_call_that_always_kills_is_given_up_and_takes_no_other_with_it(
     counter: EnvironmentProcess,
 ) -> None:
@@ -144,6 +145,7 @@ def test_an_environment_without_examples_says_what_to_do(counter: EnvironmentPro
         counter.demonstrations([1, 2])
 
 
+@pytest.mark.slow
 def test_what_blocks_its_whole_process_costs_its_own_step_only(counter: EnvironmentProcess) -> None:
     begun(counter, ["a", "b", "c"])
     answers = said(counter, a="fine", b="block", c="fine")

@@ -52,6 +52,7 @@ def test_the_export_is_the_policy(tmp_path: Path, dtype: str | None, tied: bool)
     assert not list(tmp_path.glob(".out*")), "the hidden sibling stays behind"
 
 
+@pytest.mark.slow
 def test_a_killed_export_leaves_nothing_and_the_next_one_succeeds(
     policy_dir: Path, tmp_path: Path
 ) -> None:

@@ -217,6 +217,7 @@ def _allocate(answer: Connection) -> None:
         answer.send("")
 
 
+@pytest.mark.slow
 def test_what_torch_really_says_is_recognised() -> None:
     ours, theirs = get_context("spawn").Pipe()
     process = get_context("spawn").Process(target=_allocate, args=(theirs,))

@@ -25,6 +25,7 @@ def recipe(**changes: Any) -> Recipe:
     return load_recipe("gsm8k-tool-grpo", dotted, directory=RECIPES)
 
 
+@pytest.mark.slow
 def test_what_can_be_played_passes() -> None:
     check_environment(recipe(environment__name="tests.rlcore.envs.samples:Shop"))
     check_environment(load_recipe("quickstart", directory=RECIPES))
@@ -44,6 +45,7 @@ def test_what_cannot_is_one_sentence(changes: dict[str, Any], sentence: str) -> 
         check_environment(recipe(**changes))
 
 
+@pytest.mark.slow
 def test_a_template_that_rewrites_history_is_refused_before_the_first_turn(tmp_path: Path) -> None:
     path = build_base_model(SCRATCH, tmp_path / "model", texts=TEXTS, seed=0)
     changed = recipe(model__path=str(path), model__chat_template=FORGETFUL)

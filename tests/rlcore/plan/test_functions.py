@@ -48,6 +48,7 @@ def test_a_module_that_hangs_ends_within_the_limit_by_name(
     assert time.monotonic() - begun < 10
 
 
+@pytest.mark.slow
 def test_an_engine_of_ones_own_may_take_minutes_to_import(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

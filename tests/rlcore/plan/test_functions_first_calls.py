@@ -151,6 +151,7 @@ def test_a_function_that_cannot_work_is_refused(case: str, dry_run: DryRun) -> N
     assert f"own.py:{name}" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
@@ -171,6 +172,7 @@ def test_what_works_is_planned(name: str, changes: dict[str, Any], dry_run: DryR
     assert "own.py" not in said.partition("Warnings")[2].partition("Values that")[0]
 
 
+@pytest.mark.slow
 def test_a_function_that_hangs_is_given_up_soon(dry_run: DryRun) -> None:
     code, said = dry_run("hangs", reward__timeout_s=0.5)
     assert code == 2

@@ -206,6 +206,7 @@ def test_what_works_is_said_in_numbers(case: str, dry_run: DryRun) -> None:
     assert sentence in said
 
 
+@pytest.mark.slow
 def test_demonstrations_are_asked_for_a_reward_that_needs_no_truth(
     dry_run: DryRun, tmp_path: Path
 ) -> None:

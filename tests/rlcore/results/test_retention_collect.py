@@ -158,6 +158,7 @@ def check_kills(made: Filled, settings: RetentionSettings, stride: int, folder: 
     assert len(counts) >= min(len(steps) // 2, len(planned.removed)), "it dies all along the way"
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_whole_artifacts_and_all_that_roots_need(
     made: Filled, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def test_a_coroutine_that_takes_too_long_is_cancelled_and_costs_no_other_row(sta
     assert rewards[2].detail == "KeyError: 'raise'"
 
 
+@pytest.mark.slow
 def test_a_coroutine_that_blocks_is_found_among_those_under_way(start: Start) -> None:
     """All of them stand still; each is tried again alone."""
     rewards = start("reward_samples:side_by_side").score(rows("0.1", "block", "0.2"), timeout_s=0.5)
@@ -57,6 +58,7 @@ def test_a_batch_function_gets_the_rows_of_one_prompt(start: Start, name: str) -
     assert [reward.score for reward in alone] == [-1, -1, 2]
 
 
+@pytest.mark.slow
 def test_a_batch_that_hangs_is_tried_row_by_row(start: Start) -> None:
     worker = start(functions=(RewardFunction(name="reward_samples:relative", batch=True),))
     asked = batch(["a", "sleep", "aaa"], ["b", "bbb"])

@@ -259,6 +259,7 @@ HOSTILE = {
 EMPTY = {"marks", "ten thousand boxes", "ten thousand closed boxes"}
 
 
+@pytest.mark.slow
 def test_what_a_policy_writes_has_a_verdict() -> None:
     """sympy would work on most of these forever; without a score they would stop the run."""
     worker = RewardWorker(RewardSection(functions=(RewardFunction(name="math"),)))

@@ -55,6 +55,7 @@ def test_options_are_refused_before_any_row(options: dict[str, object], sentence
         check_functions([("format", 1.0, options)])
 
 
+@pytest.mark.slow
 def test_a_pattern_that_backtracks_for_ever_ends_at_the_row_limit() -> None:
     """Nothing inside the process can interrupt Python's matcher."""
     functions = (RewardFunction(name="format", options={"pattern": "(a+)+b"}),)

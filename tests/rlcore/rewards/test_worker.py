@@ -94,6 +94,7 @@ def test_what_a_function_of_weight_zero_does_costs_no_score(
     assert (rewards[1].correct, rewards[1].counts) == (False, False)
 
 
+@pytest.mark.slow
 def test_the_rest_is_not_tried_once_too_many_rows_are_lost(start: Start) -> None:
     """A function that hangs would cost its limit for every row, which can be hours."""
     worker, hanging = start(max_lost=0.2), rows(*["ok"] * 2, *["sleep"] * 18)
@@ -108,6 +109,7 @@ def test_the_rest_is_not_tried_once_too_many_rows_are_lost(start: Start) -> None
     assert outcomes(worker.score(few, 0.3)) == [*[OK] * 9, TIMEOUT], "others may do"
 
 
+@pytest.mark.slow
 def test_lost_rows_are_noted_and_of_many_in_a_row_not_each(start: Start) -> None:
     notes: list[str] = []
     report_to(lambda count, note: notes.append(note))
@@ -122,6 +124,7 @@ def test_lost_rows_are_noted_and_of_many_in_a_row_not_each(start: Start) -> None
     ]
 
 
+@pytest.mark.slow
 def test_a_function_cannot_change_the_score_of_another(start: Start) -> None:
     """Each function runs in its own process."""
     names = ("reward_samples:patches_all", "gsm8k", "reward_samples:length")

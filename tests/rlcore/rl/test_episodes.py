@@ -113,6 +113,7 @@ def test_rows_of_the_table_are_those_that_were_begun(make_phases: Make) -> None:
     assert pl.Series([len(r.turns) for r in seen]).unique().to_list() == [4]
 
 
+@pytest.mark.slow
 def test_killed_environments_change_no_bit(make_phases: Make) -> None:
     """kill -9 of every environment process between two turns: no token is sampled again."""
     tables, killed_pids = [], list[int]()

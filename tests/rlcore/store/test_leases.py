@@ -146,6 +146,7 @@ def test_a_killed_run_is_replaced_at_once(
     assert "its lease is taken over" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_suspended_run_writes_nothing_once_it_was_replaced(
     root: str, quick: None, holder_of: Callable[[str], Holder]
 ) -> None:
