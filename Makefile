@@ -38,6 +38,7 @@ SEEDS ?= 0 1 2
 DEMANDS ?= --sampled --min-spread 0.15
 # Two processes, one for what needs the Prefect server (tests/conftest.py).
 # Four processes on two cores: tests wait for others half of their time.
+TESTS ?= tests/tasks tests/flows tests
 IN_PARALLEL = --numprocesses 4 --dist loadscope --no-loadscope-reorder
 FIGURE ?= infra/figures/learning.png
 ifndef PYTHON
