@@ -36,9 +36,7 @@ RUNS ?= 1
 STUDY ?= $(foreach a,grpo ppo dapo rloo gspo gepo vapo remax,hard-$(a))
 SEEDS ?= 0 1 2
 DEMANDS ?= --sampled --min-spread 0.15
-# Two processes, one for what needs the Prefect server (tests/conftest.py).
-# Four processes on two cores: tests wait for others half of their time.
-TESTS ?= tests/tasks tests/flows tests
+# Four processes on two cores, as tests wait half of their time; two have a server (tests/conftest.py).
 IN_PARALLEL = --numprocesses 4 --dist loadscope --no-loadscope-reorder
 FIGURE ?= infra/figures/learning.png
 ifndef PYTHON

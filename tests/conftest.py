@@ -3,9 +3,9 @@ user's.
 
 Prefect reads its settings when it is first imported, so they are set here, before any test module.
 
-``make test`` runs two processes: what needs the Prefect server in the first one, which starts it,
-the other directories in whichever is free, each as a whole, so that its shared fixtures are made
-once.
+``make test`` runs four processes: what needs a Prefect server in the first two, each of which starts
+its own, the other directories in whichever is free, each as a whole, so that its shared fixtures
+are made once.
 """
 
 import gc
@@ -45,14 +45,15 @@ if PROCESS is not None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Distribute the tests by shared fixtures: those with the server are one unit, and each other
-    directory is one."""
+    """Distribute the tests by shared fixtures: tests/flows is one unit, what else uses a server is
+    another, and each other directory is one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByDirectory(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             folder = Path(nodeid.partition("::")[0]).parent
-            return "server" if _needs_server(folder) else str(folder)
+            shared = _needs_server(folder) and folder.parts != ("tests", "flows")
+            return "server" if shared else str(folder)
 
     return ByDirectory(config, log)
 

@@ -1,4 +1,4 @@
-"""The two processes of ``make test`` (pytest-xdist's), as each of them sees itself."""
+"""The processes of ``make test`` (pytest-xdist's), as each of them sees itself."""
 
 import os
 
@@ -6,5 +6,5 @@ PROCESS = os.environ.get("PYTEST_XDIST_WORKER")  # None where there is one only
 
 
 def starts_ahead() -> bool:
-    """Return whether this process runs the tests with a server; both collect all of them."""
-    return PROCESS in (None, "gw0")
+    """Return whether this process runs tests with a server; all collect all of them."""
+    return PROCESS in (None, "gw0", "gw1")

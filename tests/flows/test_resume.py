@@ -9,7 +9,7 @@ import pytest
 from rlcore.store.records import LEASES
 from tests.flows.small_run import INLINE, artifact_digests, model_digests, run_small
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # In the order in which one run reaches them: each rerun is killed at the next one.
 POINTS = (
@@ -24,10 +24,6 @@ POINTS = (
     "before-sync",
     "export",
 )
-CRASHES = {
-    "a write": ("write",),
-    "every point": POINTS,
-}
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +34,11 @@ def uninterrupted(prefect_server: str, tmp_path_factory: pytest.TempPathFactory)
     return directory
 
 
-@pytest.fixture(
-    scope="module",
-    params=["a write", pytest.param("every point", marks=pytest.mark.slow)],
-)
-def killed(
-    request: pytest.FixtureRequest, prefect_server: str, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """A run that was killed at these crash points in turn before it could complete."""
+@pytest.fixture(scope="module")
+def killed(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed at each crash point in turn before it could complete."""
     directory = tmp_path_factory.mktemp("killed")
-    for point in CRASHES[request.param]:
+    for point in POINTS:
         run = run_small(directory, INLINE, kill_at=point)
         assert run.returncode == -signal.SIGKILL, f"{point}: {run.stdout[-4000:]}"
         assert not artifact_digests(directory, "export"), f"{point} came after the export"
