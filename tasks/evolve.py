@@ -28,8 +28,8 @@ from rlcore.recipes.redaction import redacting
 from rlcore.report.text import code as as_code
 from rlcore.report.text import plain
 from rlcore.results.folders import RUNS
+from rlcore.results.named_artifacts import model_path
 from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
-from rlcore.results.subject import model_path
 from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.versions import code_digest, modified_sentences

@@ -24,7 +24,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "flows/commands/arguments.py",
         "flows/commands/recipes.py",
     ),
-    "tests/rlcore/results/test_lineage.py": ("rlcore/results/subject.py",),
+    "tests/rlcore/results/test_lineage.py": ("rlcore/results/named_artifacts.py",),
     "tests/tasks/runtime/test_caching.py": ("tasks/runtime/pipeline.py",),
     "tests/flows/test_cancel.py": ("flows/cancelling.py", "flows/inline.py"),
     "tests/flows/test_completion.py": ("flows/commands/completion.py",),

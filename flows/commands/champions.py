@@ -134,7 +134,7 @@ def _change(store: "ArtifactStore", options: argparse.Namespace) -> None:
 def _export(store: "ArtifactStore", options: argparse.Namespace) -> "ArtifactRef":
     """Return the export that REF names. Raises UserError for another artifact, and where it is in
     another store."""
-    from rlcore.results.subject import subject
+    from rlcore.results.named_artifacts import subject
 
     reader, (ref,) = subject(options.ref, options.store, options.runs)
     if ref.kind != "export":

@@ -66,7 +66,7 @@ def evaluate(options: argparse.Namespace) -> int:
     for a model that does not fit the recipe's data.
     """
     from rlcore.plan.preconditions import check_evaluation, check_model
-    from rlcore.results.subject import model_path
+    from rlcore.results.named_artifacts import model_path
     from tasks.evaluate_model import evaluate_model, with_model
 
     if len(set(options.model)) < len(options.model):

@@ -45,7 +45,7 @@ def _evolve(options: argparse.Namespace) -> NoReturn:
     Raises UserError, before anything starts, for a model or a recipe that cannot be used.
     """
     from rlcore.plan.preconditions import check_evolve
-    from rlcore.results.subject import model_path
+    from rlcore.results.named_artifacts import model_path
 
     overrides = overrides_of(options)
     recipe = recipe_of(options)

@@ -86,7 +86,7 @@ def export_data(options: argparse.Namespace) -> int:
     """
     import pyarrow.parquet as pq
 
-    from rlcore.data.peers import write_rows
+    from rlcore.data.verl_trl_rows import write_rows
     from rlcore.results.run import Run
 
     run = Run.open(options.run, options.runs)

@@ -53,7 +53,7 @@ def lineage(options: argparse.Namespace) -> int:
     """Print the lineage; return 1 where an artifact of it is damaged or missing, and with
     ``--check-inputs`` where a file that was read is not what it was."""
     from rlcore.results.lineage import mermaid, trace
-    from rlcore.results.subject import subject
+    from rlcore.results.named_artifacts import subject
 
     check_store(options.store)
     store, start = subject(options.subject, options.store)

@@ -154,7 +154,7 @@ def _unpin(options: argparse.Namespace) -> int:
 
 def _named(options: argparse.Namespace) -> "tuple[ArtifactStore, ArtifactRef]":
     """Return the store and the artifact that a person named. Raises UserError for none."""
-    from rlcore.results.subject import subject
+    from rlcore.results.named_artifacts import subject
     from rlcore.store.artifacts import ArtifactStore
 
     _open(options)

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.api.configs import TrainingConfig
-from rlcore.api.sources import Incomparable, Parts, parts_of
+from rlcore.api.function_digests import Incomparable, Parts, parts_of
 from rlcore.models.files import model_files
 from rlcore.results.folders import CALL
 from rlcore.store.checks import file_digest

@@ -6,15 +6,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from rlcore.data.prepare_part import (
-    ASKED,
-    BESIDE,
-    CONTENT,
-    HASHES,
-    SPLITS,
-    Kept,
-    PartColumns,
-)
+from rlcore.data.prepare_part import ASKED, BESIDE, CONTENT, HASHES, SPLITS, Kept, PartColumns
 from rlcore.data.screen import Dropped, ScreenedRows
 from rlcore.data.write import numbered_uid, numbers_of
 

@@ -56,7 +56,7 @@ async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator[Builder]:
     if name != MCP:
         yield Kind(name, options)
         return
-    from rlcore.envs.mcp import connected  # its library takes seconds to import
+    from rlcore.envs.mcp import connected
 
     async with connected(**options) as kind:
         yield kind

@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.models.files import CODE_FILES, TOKENIZER_FILES, read_config, with_dtype
-from rlcore.models.stop_tokens import (
-    GENERATION,
-    Stops,
-    make_sampling_consistent,
-    stops_of,
-)
+from rlcore.models.stop_tokens import GENERATION, Stops, make_sampling_consistent, stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.models.weight_digest import state_digest
 from rlcore.models.weight_names import file_state

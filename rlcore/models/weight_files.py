@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlcore.store.files import is_abandoned
+from rlcore.store.file_stamps import is_abandoned
 from schemas.errors import UserError
 
 if TYPE_CHECKING:

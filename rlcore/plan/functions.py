@@ -122,7 +122,7 @@ def _call(recipe: Recipe, index: int, asked: _Asked) -> _Said:
 
 def _ask_judge(recipe: Recipe, index: int, asked: _Asked) -> _Said:
     """Ask a judge about one row; answers that the store holds are not paid for again."""
-    from rlcore.rewards.judge import JudgeFunction  # its client takes a second to import
+    from rlcore.rewards.judge import JudgeFunction
     from rlcore.rewards.judges.setup import judge_setup, prepare_cache
 
     function = recipe.reward.functions[index]
@@ -354,7 +354,7 @@ def load_policy_loss(name: str, options: Mapping[str, Any], path: str) -> None:
 
 def load_engine(name: str, options: Mapping[str, Any], path: str) -> None:
     """Load the class of a rollout engine here. Raises UserError when it is none."""
-    from rlcore.engines.own_engine import find_engine  # with transformers, which no reward needs
+    from rlcore.engines.own_engine import find_engine
 
     assert not options, "an engine has no options"
     find_engine(name, path)

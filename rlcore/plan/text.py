@@ -6,12 +6,7 @@ from rlcore.engines.registry import choose
 from rlcore.learner.attention import Attention
 from rlcore.models.shape import ModelShape
 from rlcore.models.stop_tokens import Stops
-from rlcore.plan.batches import (
-    BatchPlan,
-    BatchPlans,
-    evaluation_tokens,
-    ptx_sequences,
-)
+from rlcore.plan.batches import BatchPlan, BatchPlans, evaluation_tokens, ptx_sequences
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.memory import LearnerMemory, Memory, gib
 from rlcore.plan.stages import Rates, StageEstimate

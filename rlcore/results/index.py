@@ -8,7 +8,7 @@ where the folder cannot be written, nothing is kept.
 ``_store.checked``    a row per file whose digest was found to be ``sha256`` when it had ``stamp``
 
 Both are kept as Parquet in ``ArtifactReader.index_folder`` (``<store>/.index``). An entry counts
-only while the stamp (``rlcore.store.files``) of the file that it is about is the same, so a
+only while the stamp (``rlcore.store.file_stamps``) of the file that it is about is the same, so a
 changed, damaged or removed artifact is found out as without an index; outside of this promise is a
 change that keeps size and inode and sets back the times of modification and change.
 
@@ -27,7 +27,7 @@ from uuid import uuid4
 import duckdb
 
 from rlcore.results.conditions import constant
-from rlcore.store.files import stamp
+from rlcore.store.file_stamps import stamp
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import Manifest
 

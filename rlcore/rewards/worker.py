@@ -15,7 +15,7 @@ from schemas.names import JUDGE, term_name
 from schemas.rl import RewardSection
 
 if TYPE_CHECKING:
-    from rlcore.rewards.judge import JudgeFunction  # its client takes a second to import
+    from rlcore.rewards.judge import JudgeFunction
 
 # Of one row: what each function that scores it says, by the function's place in the recipe.
 Parts = dict[int, Reward]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlcore.sandbox.calls import filter_code
 from rlcore.sandbox.interpreter import INSIDE, environment_of
 from rlcore.sandbox.slots import Slot
+from rlcore.sandbox.system_calls import filter_code
 from rlcore.sandbox.types import Level, Limits, SandboxError
 
 _OPEN_FILES = 64

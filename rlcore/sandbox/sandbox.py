@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
 
-from rlcore.sandbox.calls import filter_code
 from rlcore.sandbox.interpreter import interpreter_in
 from rlcore.sandbox.levels import start_of
 from rlcore.sandbox.slots import Slot, slot, state_directory, sweep, used
 from rlcore.sandbox.supervise import supervise
+from rlcore.sandbox.system_calls import filter_code
 from rlcore.sandbox.types import Level, Limits, Ran, Status
 from schemas.errors import UserError
 

@@ -12,9 +12,9 @@ from contextlib import ExitStack, suppress
 from io import FileIO
 from typing import IO
 
-from rlcore.sandbox.calls import filter_code
 from rlcore.sandbox.inside import MEMORY_EXIT
 from rlcore.sandbox.levels import Links, SandboxStart
+from rlcore.sandbox.system_calls import filter_code
 from rlcore.sandbox.types import Limits, Ran, SandboxError, Status
 
 _START_S = 30.0  # for the interpreter to be up; the program's own time begins after it

@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
-from rlcore.store.files import is_abandoned, stamp
+from rlcore.store.file_stamps import is_abandoned, stamp
 from rlcore.store.limits import read_bytes
 from rlcore.store.records import LEASES, LocalRecords, flush
 from rlcore.store.tombstones import FOLDER as PRUNED

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlcore.store.files import SETTLED_S
+from rlcore.store.file_stamps import SETTLED_S
 from tests.bench.measures import Measure
 from tests.bench.million import ARTIFACTS, TRAJECTORIES, build
 

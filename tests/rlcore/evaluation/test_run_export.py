@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 from rlcore.evaluation.run_export import export_run
 from rlcore.recipes.text import write_yaml
 from rlcore.results.lineage import trace
+from rlcore.results.named_artifacts import subject
 from rlcore.results.run import Run, StageRecord, record_stage
-from rlcore.results.subject import subject
 from rlcore.rl.phases import Phases
 from rlcore.rl.replay import CreditError
 from rlcore.store.artifacts import ArtifactStore, Lineage

@@ -7,7 +7,7 @@ import pytest
 
 from rlcore.results import column_cache
 from rlcore.results.queries import query
-from rlcore.store import files
+from rlcore.store import file_stamps
 from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
 from tests.rlcore.results.test_index import flip
 from tests.rlcore.results.test_queries import run
@@ -28,7 +28,7 @@ SCORES = "select key, any_value(score) as score from rewards group by key order 
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count every file as settled, and three as many."""
-    monkeypatch.setattr(files, "SETTLED_S", 0.0)
+    monkeypatch.setattr(file_stamps, "SETTLED_S", 0.0)
     monkeypatch.setattr(column_cache, "LEAST_FILES", 3)
 
 
@@ -59,7 +59,7 @@ def test_answers_are_those_of_the_files(
     monkeypatch.setattr(column_cache, "LEAST_FILES", 100)
     for statement, one, two in zip(STATEMENTS, first, again, strict=True):
         files = query(store, statement)
-        assert files.height
+        assert file_stamps.height
         assert one.equals(files), statement
         assert two.equals(files), statement
 

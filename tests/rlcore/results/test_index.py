@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from rlcore.results.queries import query
-from rlcore.store import files
+from rlcore.store import file_stamps
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, DamagedArtifact, Lineage
 from rlcore.store.reader import ArtifactReader
 
@@ -24,7 +24,7 @@ def metrics(value: float) -> pl.DataFrame:
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count every file as settled, without waiting for it."""
-    monkeypatch.setattr(files, "SETTLED_S", 0.0)
+    monkeypatch.setattr(file_stamps, "SETTLED_S", 0.0)
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_file_that_has_only_just_changed_is_not_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may change again within a tick of the clock."""
-    monkeypatch.setattr(files, "SETTLED_S", 60.0)
+    monkeypatch.setattr(file_stamps, "SETTLED_S", 60.0)
     store = ArtifactStore(tmp_path / "store")
     store.put("metrics", "k", tables={"metrics": metrics(1.0)}, lineage=LINEAGE)
     assert total(store) == 1

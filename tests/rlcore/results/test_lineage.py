@@ -14,9 +14,9 @@ from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.results.lineage import CHANGED, GONE, UNCHANGED, fold, mermaid, trace
 from rlcore.results.metrics import metrics_frame
+from rlcore.results.named_artifacts import subject
 from rlcore.results.provenance import record_inputs
 from rlcore.results.run import record_stage
-from rlcore.results.subject import subject
 from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.inputs import hub_read, read_file_digest

@@ -11,10 +11,10 @@ import fsspec
 import pytest
 
 from rlcore.results.lineage import trace
+from rlcore.results.named_artifacts import subject
 from rlcore.results.retention import Plan, RetentionSettings, collect, leftovers, make_plan
 from rlcore.results.roots import runs_of
 from rlcore.results.run import record_stage
-from rlcore.results.subject import subject
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from tests.rlcore.conftest import bucket, s3_server
 from tests.rlcore.results.stores import URL, Filled, put, whole

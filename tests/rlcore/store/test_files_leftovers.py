@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlcore.store.files import is_abandoned
+from rlcore.store.file_stamps import is_abandoned
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.store import files
-from rlcore.store.files import stamp
+from rlcore.store import file_stamps
+from rlcore.store.file_stamps import stamp
 
 
 def touched(path: Path) -> None:
@@ -33,7 +33,7 @@ def replaced(path: Path) -> None:
 def test_a_change_shows(
     change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "SETTLED_S", 0.0)
+    monkeypatch.setattr(file_stamps, "SETTLED_S", 0.0)
     path = tmp_path / "file"
     path.write_text("content")
     before = stamp(path)

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from rlcore.data.normalise import normalise
-from rlcore.data.peers import RENAMED, write_rows
 from rlcore.data.rows import RawTable, Row
 from rlcore.data.sources import read_file
+from rlcore.data.verl_trl_rows import RENAMED, write_rows
 from rlcore.data.write import demonstrations_table, prompts_table
 from rlcore.models.chat import Encoded
 from schemas.errors import UserError

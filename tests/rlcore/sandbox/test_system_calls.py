@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from rlcore.sandbox.calls import filter_code
+from rlcore.sandbox.system_calls import filter_code
 from rlcore.sandbox.types import SandboxError
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.api.sources import Incomparable, parts_of
+from rlcore.api.function_digests import Incomparable, parts_of
 
 # Run as a program, so that nothing in it can be imported: as a user's script, or a notebook.
 PROGRAM = """
 import dataclasses, functools, re
 import numpy as np
-from rlcore.api.sources import parts_of
+from rlcore.api.function_digests import parts_of
 
 SCALE = {scale}
 NAMES = {{"b", "a", "c"}}
