@@ -36,7 +36,7 @@ from rlcore.store.versions import code_digest, modified_sentences
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from tasks.evaluate_model import with_model
-from tasks.run_page.board import Board
+from tasks.run_page.page_artifacts import Board
 from tasks.runtime.keys import stage_key
 from tasks.runtime.process import prepare_process
 from tasks.runtime.pulse import pulse

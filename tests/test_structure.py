@@ -44,14 +44,14 @@ CONFINED = {
         f"rlcore/results/{name}.py"
         for name in ("column_cache", "conditions", "index", "queries", "views")
     ),
-    "matplotlib": ("rlcore/report/draw.py", "rlcore/report/write.py"),
+    "matplotlib": ("rlcore/report/draw.py", "rlcore/report/lineage_picture.py"),
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",
         "rlcore/engines/row_decoder.py",
         "rlcore/engines/shared_prompts.py",
         "rlcore/engines/transformers_engine.py",
-        "rlcore/evaluation/publish.py",
+        "rlcore/evaluation/hf_directory.py",
     ),
 }
 DRAWERS = {"utils", "helpers", "common", "misc"}

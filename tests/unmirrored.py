@@ -56,7 +56,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "tasks/export.py",
         "tasks/run_page/summary.py",
     ),
-    "tests/tasks/run_page/test_page.py": ("tasks/run_page/board.py",),
+    "tests/tasks/run_page/test_page.py": ("tasks/run_page/page_artifacts.py",),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
     "tests/rlcore/cluster/test_clusters.py": (
         "rlcore/cluster/lazy.py",
@@ -74,7 +74,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/verl/learning.py",
     ),
     "tests/rlcore/learner/test_passes.py": ("rlcore/learner/engine.py",),
-    "tests/rlcore/learner/test_state.py": ("rlcore/learner/shards.py",),
+    "tests/rlcore/learner/test_training_state.py": ("rlcore/learner/shards.py",),
     "tests/rlcore/results/test_queries.py": ("rlcore/results/data_dictionary.py",),
     "tests/rlcore/report/test_write.py": (
         "rlcore/report/evaluation.py",

@@ -22,7 +22,7 @@ from rlcore.data.filters import (
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import RawTable, Reject, Row, said, shown
 from rlcore.data.split import draw_of
-from rlcore.data.template_loss import unshown_rejects
+from rlcore.data.template_omissions import unshown_rejects
 from rlcore.data.write import demonstration_columns, prompt_columns, rejects_table
 from rlcore.models.chat import Encoded, Known, Tools
 from schemas.data import DataSection

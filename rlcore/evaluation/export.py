@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rlcore.evaluation.hf_directory import write_verified
 from rlcore.evaluation.model_card import ModelCard, render_card
-from rlcore.evaluation.publish import write_verified
 from rlcore.results.folders import EXPORT
 from rlcore.store.checks import file_digest
 from schemas.artifacts import ArtifactRef

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 from jinja2 import Environment, StrictUndefined
 
+from rlcore.evaluation.hf_directory import Proof
 from rlcore.evaluation.license import License
-from rlcore.evaluation.publish import Proof
 from schemas.errors import UserError
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -25,7 +25,7 @@ from rlcore.learner.spec import (
     UpdateResult,
     VersionConflict,
 )
-from rlcore.learner.state import Versions, load_state, save_state
+from rlcore.learner.training_state import Versions, load_state, save_state
 from rlcore.learner.utilisation import peak_flops, training_cost
 from rlcore.learner.weights import LearnerWeights
 from rlcore.models.packing import MicroBatch, Sequences

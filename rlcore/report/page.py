@@ -14,8 +14,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from rlcore.report.draw import RL, STAGES, number, picture, proxy_panels
 from rlcore.report.facts import Facts
+from rlcore.report.lineage_picture import lineage_png
 from rlcore.report.text import code, plain, quoted
-from rlcore.report.write import INDEX, TEMPLATES, lineage_png
+from rlcore.report.write import INDEX, TEMPLATES
 from rlcore.results.folders import REPORTS
 
 # Returns the address of the picture that is drawn by calling the last argument; the second one is

@@ -36,7 +36,7 @@ from rlcore.results.metrics import metrics_frame
 from rlcore.results.run import Run
 from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
 from schemas.recipe import Recipe
-from tasks.run_page.board import Board
+from tasks.run_page.page_artifacts import Board
 
 DIGEST_DIGITS = 12
 RUNNING = Ending("running")

@@ -24,8 +24,8 @@ from rlcore.store.versions import modified_sentences
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.stages import check_stages, stage_parents
-from tasks.run_page.board import Board
 from tasks.run_page.page import RunPage, View
+from tasks.run_page.page_artifacts import Board
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.process import prepare_process

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from rlcore.evaluation.export import export_model
+from rlcore.evaluation.hf_directory import Proof
 from rlcore.evaluation.license import named
 from rlcore.evaluation.model_card import RewardTerm, escape_markdown, render_card
-from rlcore.evaluation.publish import Proof
 from schemas.errors import UserError
 from tests.rlcore.evaluation.cards import card, front_matter, results
 

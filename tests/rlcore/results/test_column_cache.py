@@ -59,7 +59,7 @@ def test_answers_are_those_of_the_files(
     monkeypatch.setattr(column_cache, "LEAST_FILES", 100)
     for statement, one, two in zip(STATEMENTS, first, again, strict=True):
         files = query(store, statement)
-        assert file_stamps.height
+        assert files.height
         assert one.equals(files), statement
         assert two.equals(files), statement
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlcore.evaluation.export import export_model
-from rlcore.evaluation.publish import ExportError, write_verified
+from rlcore.evaluation.hf_directory import ExportError, write_verified
 from schemas.errors import UserError
 from tests.rlcore.evaluation.cards import card
 
@@ -39,19 +39,19 @@ def test_any_difference_publishes_nothing(
     sentence: str,
 ) -> None:
     """Saving is made to go wrong the way a library bug would; the old export must survive."""
-    from rlcore.evaluation import publish
+    from rlcore.evaluation import hf_directory
 
     out = tmp_path / "out"
     export_model(policy_dir, out, dtype=None, card=card())
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    load = publish.load_policy
+    load = hf_directory.load_policy
 
     def load_damaged(directory: Path, *args: Any) -> Any:
         if directory.name == ".out.partial":
             _damage(directory / file, damage)
         return load(directory, *args)
 
-    monkeypatch.setattr(publish, "load_policy", load_damaged)
+    monkeypatch.setattr(hf_directory, "load_policy", load_damaged)
     with pytest.raises(ExportError, match=sentence) as error:
         export_model(policy_dir, out, dtype=None, card=card())
     assert "nothing was published" in str(error.value)
@@ -69,9 +69,9 @@ def test_only_rounding_may_move_the_logits(
 ) -> None:
     """Equal weights at other addresses round differently on some CPUs. A buffer that no file holds
     moves the logits here, and neither weights nor configuration show it."""
-    from rlcore.evaluation import publish
+    from rlcore.evaluation import hf_directory
 
-    load = publish.load_policy
+    load = hf_directory.load_policy
 
     def load_moved(directory: Path, *args: Any) -> Any:
         model = load(directory, *args)
@@ -79,7 +79,7 @@ def test_only_rounding_may_move_the_logits(
             model.model.rotary_emb.inv_freq.mul_(factor)
         return model
 
-    monkeypatch.setattr(publish, "load_policy", load_moved)
+    monkeypatch.setattr(hf_directory, "load_policy", load_moved)
     if not published:
         with pytest.raises(ExportError, match="logits: max abs difference of the reloaded model"):
             write_verified(policy_dir, tmp_path, dtype=None)

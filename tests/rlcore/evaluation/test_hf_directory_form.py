@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from rlcore.evaluation.export import export_model
-from rlcore.evaluation.publish import needed_transformers
+from rlcore.evaluation.hf_directory import needed_transformers
 from rlcore.learner.model import write_hf_directory
 from rlcore.models.base import copy_base_model
 from rlcore.models.weight_files import read_checkpoint

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rlcore.report.facts import CACHED, GONE, MADE, OPEN, Facts, Iterations, gather
+from rlcore.report.lineage_picture import lineage_png
 from rlcore.report.page import parts
-from rlcore.report.write import lineage_png
 from rlcore.store.artifacts import Lineage
 from schemas.artifacts import ArtifactRef
 from tests.rlcore.report.made import MadeRun
