@@ -3,7 +3,7 @@ or, with ``--listen`` and ``--name``, for those of a shared one (infra/compose.y
 
 Anyone who can call its API can run any command (a flow run's ``job_variables.command``), so there
 are four independent defences: a password for every call (Prefect's basic auth), a CSRF token for
-every change (Prefect's), and, by ``flows.server``, a Host header that names this machine (against
+every change (Prefect's), and, by the guard below, a Host header that names this machine (against
 DNS rebinding) and an Origin header, where there is one, of the page's own server (against other
 web pages, also over WebSockets, which CORS does not cover).
 

@@ -1,9 +1,5 @@
 """The artifacts of a store as DuckDB tables, through an index of what was read before.
 
-The name of a file holds its own digest: one that is damaged counts as absent, and is written
-again. Files appear by renaming, so that any number of processes may read and write them at once;
-where the folder cannot be written, nothing is kept.
-
 ``_store.manifests``  a row per complete artifact: its manifest, and the manifest file's stamp
 ``_store.checked``    a row per file whose digest was found to be ``sha256`` when it had ``stamp``
 
@@ -12,8 +8,9 @@ only while the stamp (``rlcore.store.file_stamps``) of the file that it is about
 changed, damaged or removed artifact is found out as without an index; outside of this promise is a
 change that keeps size and inode and sets back the times of modification and change.
 
-How the files are kept: ``rlcore.results.index``; where the folder cannot be written, everything is
-read each time.
+The name of such a file holds its own digest: one that is damaged counts as absent, and is written
+again. Files appear by renaming, so that any number of processes may read and write them at once;
+where the folder cannot be written, everything is read each time.
 """
 
 import hashlib

@@ -1,1 +1,2 @@
-"""Supervised training: one resumable loop for SFT and the reward model."""
+"""Supervised training: one resumable loop (``loop``) for SFT and the reward model, and the
+preferences that the latter is trained on."""

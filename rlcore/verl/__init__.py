@@ -2,6 +2,6 @@
 
 Text -> settings by verl's dotted keys (``text``, ``shell``, ``settings``) -> refused where there is
 no counterpart as a whole (``refusals``) -> our tree, key by key as a table says (``keys.yaml``) or
-several keys together (``learning``, ``batches``, ``layout``) -> YAML with notes (``translate``).
+several keys together (``learning``, ``batches``) -> YAML with notes (``translate``).
 Recipes and overrides themselves know only our names.
 """
