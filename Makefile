@@ -36,8 +36,8 @@ RUNS ?= 1
 STUDY ?= $(foreach a,grpo ppo dapo rloo gspo gepo vapo remax,hard-$(a))
 SEEDS ?= 0 1 2
 DEMANDS ?= --sampled --min-spread 0.15
-# Four processes on two cores, as tests wait half of their time; two have a server (tests/conftest.py).
-IN_PARALLEL = --numprocesses 4 --dist loadscope --no-loadscope-reorder
+# Three processes on two cores, as tests wait half of their time; two have a server (tests/conftest.py).
+IN_PARALLEL = --numprocesses 3 --dist loadscope --no-loadscope-reorder
 FIGURE ?= infra/figures/learning.png
 ifndef PYTHON
 # Looked for once, where it is needed: each look starts up to four interpreters.

@@ -3,7 +3,7 @@ user's.
 
 Prefect reads its settings when it is first imported, so they are set here, before any test module.
 
-``make test`` runs four processes: what needs a Prefect server in the first two, each of which
+``make test`` runs three processes: what needs a Prefect server in the first two, each of which
 starts its own, the other directories in whichever is free, each as a whole, so that its shared
 fixtures are made once.
 """

@@ -100,7 +100,7 @@ def test_a_worker_that_does_not_answer_is_named() -> None:
         name = "environment-1"
 
         def start(self, method: str, *arguments: Any) -> Running:
-            return Running(lambda: sleep(0.5))
+            return Running(lambda: sleep(5.0))
 
         def stop(self) -> None:
             """Nothing runs."""
@@ -108,4 +108,4 @@ def test_a_worker_that_does_not_answer_is_named() -> None:
     stream = AnswerStream([Stuck()], lambda call: 0, timeout_s=0.05)
     stream.submit([Call("a", row={})])
     with pytest.raises(WorkerTimeout, match=r"'environment-1' did not finish exchange within"):
-        stream.finished(5.0)
+        stream.finished(60.0)
