@@ -13,7 +13,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/envs/test_process.py": ("rlcore/envs/child.py",),
     "tests/schemas/test_recipe.py": ("schemas/model.py",),
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
-    "tests/rlcore/recipes/test_errors_recipe_keys.py": ("rlcore/recipes/foreign_keys.py",),
+    "tests/rlcore/recipes/test_errors_keys.py": ("rlcore/recipes/foreign_keys.py",),
     "tests/test_wheel.py": ("flows/paths.py",),
     "tests/flows/commands/test_reward.py": (
         "rlcore/plan/reward_rows.py",

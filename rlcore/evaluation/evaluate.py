@@ -43,7 +43,7 @@ def evaluate(
     """Return (EvalResults, Completions) of the weights that ``engines`` sample from.
 
     Evaluates the rows of ``prompts`` with split ``split``. ``checkpoint`` labels the rows;
-    ``stop_ids``: what ends a turn of the model (``models.stops``), besides ``section.stop``.
+    ``stop_ids``: what ends a turn of the model (``models.stop_tokens``), besides ``section.stop``.
     ``num_prompts`` and ``num_samples`` of a result count what it is computed from. ``episodes``:
     how the policy answers, in an environment. Raises ``UserError`` when the split has no prompt,
     RewardFailureError when more completions are unscored than ``reward`` allows.

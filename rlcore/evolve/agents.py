@@ -84,7 +84,7 @@ class Reply(Generic[T]):
 class Agents:
     """Policy and verifiers: one model, sampled with two temperatures.
 
-    ``stop_ids``: what ends a turn of the model (``models.stops``). ``episodes``: how the policy's
+    ``stop_ids``: what ends a turn of the model (``stop_tokens``). ``episodes``: how the policy's
     turns are answered; None where it has one turn. ``seed``: the recipe's. A question's seed is a
     function of it, the question's names, its problem and how often it was asked: of no other
     question.

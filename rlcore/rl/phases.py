@@ -72,7 +72,7 @@ class Phases:
         log: Callable[[str], None],
     ) -> None:
         """``key`` names the run in the store. ``ptx``: what PPO-ptx draws from, where the recipe
-        has it. ``stop_ids``: what ends a turn of the policy (``models.stops``)."""
+        has it. ``stop_ids``: what ends a turn of the policy (``models.stop_tokens``)."""
         self.recipe, self.store, self.workers, self.log = recipe, store, workers, log
         self.tokenizer, self._stop_ids, self.ptx = tokenizer, stop_ids, ptx
         self.train = prompts.of_split("train")

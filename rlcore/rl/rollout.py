@@ -33,7 +33,7 @@ def sample_rollouts(
 
     With ``episodes``, which the policy then plays, also the table ``episodes``.
 
-    ``stop_ids``: what ends a turn (``models.stops``), besides ``section.stop``. The seed of a
+    ``stop_ids``: what ends a turn (``models.stop_tokens``), besides ``section.stop``. The seed of a
     trajectory is a function of (recipe seed, iteration, uid, sample), so it can be
     drawn again alone. ``greedy``: one trajectory per prompt at temperature 0 instead, the baseline
     of ReMax (arXiv 2310.10505). ``done`` is given each trajectory as it ends, in no fixed order.

@@ -66,7 +66,7 @@ def estimated_kl(
 ) -> list[np.ndarray]:
     """Return the KL estimate of each token (nats, float64) under ``kl_estimate``, 0 off the mask;
     ``old`` and ``ref``: log-probs under policy and reference."""
-    import torch  # it reads variables that are set once the program runs (cluster.surroundings)
+    import torch  # it reads variables that are set once the program runs (cluster.host_settings)
 
     flat = [torch.from_numpy(np.concatenate(part).astype(np.float64)) for part in (old, ref)]
     values = kl_estimate(flat[0], flat[1], estimator).numpy()

@@ -160,7 +160,7 @@ def sample_preferences(
 ) -> Preferences:
     """Return K responses to each chosen prompt of splits train and validation, as sampled.
 
-    ``stop_ids``: what ends a turn (``models.stops``), besides ``section.stop``. Which prompts, K
+    ``stop_ids``: what ends a turn (``stop_tokens``), besides ``section.stop``. Which prompts, K
     and each response's seed are functions of (seed, uid, sample). Responses that the engine aborted
     or that could not be scored are left out, and counted. Raises ``UserError`` when a split has no
     prompts or no function checked correctness, RewardFailureError when more responses have no
