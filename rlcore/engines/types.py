@@ -212,7 +212,6 @@ class EngineSpec:
     threads: int = 1  # OpenMP threads on CPU
     block_size: int = 32  # tokens per KV block on CPU; a multiple of 32
     device: str = "cpu"  # "cpu" or "cuda"
-    sleep_mode: bool = False  # GPU: free memory for a colocated learner between phases
 
     def __post_init__(self) -> None:
         _require(

@@ -199,16 +199,6 @@ class VllmEngine:
         others were in the prefix cache."""
         return self._prompt_tokens, self._prompt_tokens - self._cached_tokens
 
-    def sleep(self) -> None:
-        """Free the GPU memory of weights and KV cache for a colocated learner. CPU: no-op."""
-        if self._spec.device != "cpu":
-            self._llm.sleep(level=1)
-
-    def wake(self) -> None:
-        """Take the GPU memory back before the next load or generate. CPU: no-op."""
-        if self._spec.device != "cpu":
-            self._llm.wake_up()
-
     def close(self) -> None:
         """Shut the engine down. Idempotent; nothing else may be called afterwards."""
         if not self._closed:
@@ -294,7 +284,6 @@ def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
     if spec.device != "cpu":
         return arguments | {
             "gpu_memory_utilization": spec.gpu_memory_utilization,
-            "enable_sleep_mode": spec.sleep_mode,
         }
     return arguments | {
         "enforce_eager": True,

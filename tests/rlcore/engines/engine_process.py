@@ -38,8 +38,6 @@ def main() -> None:
                     "probe": engines[name].probe,
                     "load_weights": engines[name].load_weights,
                     "stamp": engines[name].stamp,
-                    "sleep": engines[name].sleep,
-                    "wake": engines[name].wake,
                     "close": engines[name].close,
                 }[method]
                 answer = call(*arguments)

@@ -280,5 +280,5 @@ def test_a_new_process_draws_the_same_tokens(engine_of, start_process) -> None:
         process.call("again", "generate", requests, sampling)
     process.call("again", "load_weights", update)
     assert process.call("again", "generate", requests, sampling) == here
-    for method in ("sleep", "wake", "close", "close"):
+    for method in ("close", "close"):
         process.call("again", method)
