@@ -7,6 +7,7 @@ from typing import Any
 from rlcore.learner.checkpoints import KIND
 from rlcore.plan.states import Cause, InStore, StageState, State, What
 from rlcore.recipes.text import leaves
+from rlcore.results.provenance import LAYOUT, layout_text
 from rlcore.store.checks import DamagedArtifact
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.versions import VERSION, why
@@ -15,7 +16,7 @@ from schemas.errors import UserError
 from schemas.names import BASE_MODEL
 from schemas.recipe import Recipe
 from schemas.stages import Stage, stage_parents
-from tasks.runtime.drift import HalfDone, continued_key
+from tasks.runtime.drift import HalfDone, continued_key, newest_checkpoint
 from tasks.runtime.keys import MADE_OF, KeyParts, StageKeys, generation_key, generations
 from tasks.runtime.more_iterations import earlier_run
 from tasks.runtime.stage_keys import Declared, declared
@@ -177,7 +178,8 @@ class _Walk:
             return self._with_other_code(stage, generation_key(keys.key, number), other)
         begun = self._own_steps(generation_key(keys.key, number), keys.total)
         if begun:
-            return StageState(name, State.CONTINUES, max(begun)), None
+            note = self._ranks_before(generation_key(keys.key, number), max(begun))
+            return StageState(name, State.CONTINUES, max(begun), note=note), None
         if other is not None and other.obstacle is None:
             note = f"of a run of {other.total} iterations"
             return StageState(name, State.CONTINUES, other.step, note=note), None
@@ -209,6 +211,16 @@ class _Walk:
             return StageState(stage.stage, State.CACHED), made
         note = "with other code"
         return StageState(stage.stage, State.CONTINUES, other.step, note=note), None
+
+    def _ranks_before(self, key: str, step: int) -> str:
+        """Return whose training state the checkpoint ``step`` is, where the recipe has other ranks
+        than wrote it."""
+        made = newest_checkpoint(self._store, key, step, lambda sentence: None)
+        before = None if made is None else made.metadata.get(LAYOUT)
+        after = self._recipe.hardware.learner.layout(self._recipe.model.dtype)
+        if before in (None, after):
+            return ""
+        return f"with {layout_text(after)} instead of {layout_text(before)}"
 
     def _own_steps(self, key: str, total: int | None) -> list[int]:
         """Return the steps of the checkpoints of a stage run, up to ``total``."""

@@ -62,6 +62,10 @@ class LearnerHardware(Section):
         alone = self.ranks == 1 and dtype == "float32" and not self.offload_optimizer
         return 0 if alone else 1
 
+    def layout(self, dtype: str) -> dict[str, int]:
+        """Return how many ranks hold the training state of a model of ``dtype``, and how."""
+        return {"ranks": self.ranks, "zero_stage": self.stage(dtype)}
+
     @rule
     def _offload_needs_zero(self) -> Iterator[str]:
         if self.offload_params and self.zero_stage != 3:

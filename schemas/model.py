@@ -59,6 +59,38 @@ class FromScratch(Section):
             )
 
 
+class Adapter(Section):
+    """Low-rank factors that are trained in place of the weights (LoRA, arXiv 2106.09685)."""
+
+    kind: str = Field(default="lora", pattern="^lora$", description="W x + scale · B A x, W frozen")
+    rank: int = Field(default=32, ge=1, description="rows of A and columns of B")
+    alpha: float = Field(default=32.0, gt=0, description="scale = alpha / rank")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        default="all-linear",
+        description="names of linear layers, such as [q_proj, v_proj]; all-linear = those of"
+        " attention and MLP, not the output head",
+    )
+    rslora: bool = Field(
+        default=False, description="scale = alpha / sqrt(rank) instead (arXiv 2312.03732)"
+    )
+    stages: tuple[Literal["sft", "reward_model", "rl"], ...] = Field(
+        default=("sft", "reward_model", "rl"),
+        min_length=1,
+        description="those that train an adapter, each on what the one before it made; others train"
+        " all weights. The learning rate of an adapter is about ten times that of all weights",
+    )
+
+    @property
+    def scale(self) -> float:
+        """What the product of the factors is multiplied by."""
+        return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
+
+    @rule
+    def _names_a_target(self) -> Iterator[str]:
+        if not self.targets:
+            yield "targets = [] trains nothing; name linear layers, or write all-linear"
+
+
 class ModelSection(Section):
     """The base model: a directory, a hub name, or one made from scratch."""
 
@@ -67,6 +99,9 @@ class ModelSection(Section):
     from_scratch: FromScratch | None = None
     dtype: Literal["float32", "bfloat16"] = Field(
         default="bfloat16", description="of weights and passes; the optimizer's copy is float32"
+    )
+    adapter: Adapter | None = Field(
+        default=None, description="null = all weights are trained, {} = an adapter instead"
     )
     trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
     chat_template: str | None = Field(default=None, description="Jinja; null = the model's own")
@@ -92,6 +127,10 @@ class ModelSection(Section):
             **values,
             "from_scratch": {"max_position_embeddings": positions, **values["from_scratch"]},
         }
+
+    def adapter_of(self, stage: str) -> Adapter | None:
+        """Return the adapter that ``stage`` trains, None where it trains all weights."""
+        return self.adapter if self.adapter and stage in self.adapter.stages else None
 
     @rule
     def _one_origin(self) -> Iterator[str]:

@@ -111,13 +111,14 @@ class TrackingSection(Section):
 
 # How the weights of the base model, which are a parent, are loaded and run.
 _LOADED = {"dtype", "max_tokens", "trust_remote_code"}
+_TRAINED = {"adapter", *_LOADED}
 # The sections that each stage's result depends on; a set lists keys of a section.
 STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
     BASE_MODEL: {"model": {"chat_template", "stop_tokens", "trust_remote_code"}},
     "prepare_data": {"seed": True, "data": True, "sft": {"enabled", "max_tokens"}},
-    "sft": {"seed": True, "model": _LOADED, "sft": True},
-    "reward_model": {"seed": True, "model": _LOADED, "reward_model": True},
-    "rl": {"seed": True, "model": _LOADED, "reward": True, "rl": True},
+    "sft": {"seed": True, "model": _TRAINED, "sft": True},
+    "reward_model": {"seed": True, "model": _TRAINED, "reward_model": True},
+    "rl": {"seed": True, "model": _TRAINED, "reward": True, "rl": True},
     "evaluate": {"seed": True, "model": _LOADED, "reward": True, "evaluate": True},
     # The model card names the recipe and the model's path.
     "export": {"name": True, "model": {"path", *_LOADED}, "export": True},
@@ -142,6 +143,7 @@ NOT_IN_KEYS: dict[str, set[str]] = {
 
 # Fields that are younger than keys in use: where one is empty, the keys are those of before it.
 IN_KEYS_IF_SET = (
+    ("model", "adapter"),
     ("model", "stop_tokens"),
     ("rl", "rollout", "stop"),
     ("evaluate", "stop"),
@@ -213,6 +215,15 @@ class Recipe(Section):
         if update.old_logprobs is not None:
             return update.old_logprobs == "own"
         return level in SEQUENCE_RATIOS or self.model.dtype == "bfloat16"
+
+    @property
+    def has_reference_worker(self) -> bool:
+        """Whether a worker holds a frozen copy of the policy for the KL.
+
+        The learner itself holds it for the exact KL, and has it below the adapter that it trains.
+        """
+        kl = self.rl.algorithm.kl
+        return kl.uses_reference and kl.estimator != "full" and self.model.adapter_of("rl") is None
 
     @property
     def sampler_gap_bound(self) -> GapBound:
@@ -316,6 +327,20 @@ class Recipe(Section):
             )
 
     @rule
+    def _adapter_is_held_whole(self) -> Iterator[str]:
+        adapter = self.model.adapter
+        if adapter is not None and self.hardware.learner.zero_stage == 3:
+            yield (
+                "model.adapter and hardware.learner.zero_stage = 3: ZeRO-3 would gather the frozen"
+                " weights for every pass; set zero_stage to auto, 0, 1 or 2"
+            )
+        if self.model.from_scratch and self.sft.enabled and self.model.adapter_of("sft"):
+            yield (
+                "model.adapter trains in sft and model.from_scratch draws the weights that it would"
+                " leave as they are; set model.adapter.stages to [rl]"
+            )
+
+    @rule
     def _vllm_has_a_kernel(self) -> Iterator[str]:
         scratch = self.model.from_scratch
         if scratch and self.hardware.takes_vllm_on_cpu(scratch.parameters):
@@ -412,6 +437,9 @@ def _own_part(recipe: Recipe, stage: str) -> dict[str, Any]:
     sections = _FROM_SCRATCH if from_scratch else STAGE_SLICES[stage]
     hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
     part = recipe.model_dump(mode="json", include=sections, exclude=hidden, context=IN_KEYS)
+    if adapter := (part.get("model") or {}).get("adapter"):
+        part["model"]["adapter"] = adapter if recipe.model.adapter_of(stage) else None
+        del adapter["stages"]
     for *path, name in IN_KEYS_IF_SET:
         inner = part
         for section in path:

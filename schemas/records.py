@@ -35,12 +35,12 @@ RESTARTS = table(
         nullable=True,
         ge=0,
     ),
-    cause=string("what died, hung or did not answer"),
+    cause=string("what died, hung, did not answer, or has other ranks than the checkpoint"),
     remedy=string("what was different afterwards"),
     began=string("when the cause was noticed, ISO 8601, UTC"),
     seconds=float64(
         "what it cost, s: from the last step before it until the stage was further than that, less"
-        " the time of one step; null while it is not",
+        " the time of one step; null while it is not, and for other ranks",
         nullable=True,
         ge=0,
     ),

@@ -32,7 +32,7 @@ TABLES: dict[str, str] = {
     "calibration": "how often the reward model is right when it claims a confidence",
     "diagnostics": "periods in which a check of the RL run failed",
     "run_stages": "what each flow run used or made, a row per stage",
-    "restarts": "when a stage continued in new workers within its run, and why",
+    "restarts": "when a stage continued in new workers or with other ranks within its run, and why",
     "iterations": "which weights each RL iteration made from which",
     "weights": "the weights that each RL iteration ended with, a row per tensor",
     "inputs": "files and hub datasets that were read from outside the store",

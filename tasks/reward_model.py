@@ -55,7 +55,11 @@ def reward_model(run: StageRun) -> ArtifactRef:
     preferences = store.table(ranked, PREFERENCES)
     lineage = replace(run.lineage(), parents={**run.parents, PREFERENCES: ranked})
     learner = run.workers.learner(
-        policy, section.optimizer, name="reward-model-learner", head="value"
+        policy,
+        section.optimizer,
+        name="reward-model-learner",
+        stage=Stage.REWARD_MODEL,
+        head="value",
     )
     training = SupervisedTraining(
         PreferenceBatches(section, preferences, run.recipe.seed),

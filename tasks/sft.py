@@ -21,6 +21,7 @@ def sft(run: StageRun) -> ArtifactRef:
         base,
         run.recipe.sft.optimizer,
         name="sft-learner",
+        stage=Stage.SFT,
     )
     batches = DemonstrationBatches(
         run.recipe.sft, run.store.table(dataset, "demonstrations"), run.recipe.seed

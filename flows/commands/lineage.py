@@ -91,7 +91,7 @@ def _document(options: argparse.Namespace, found: "Trace") -> dict[str, Any]:
 
 
 def _artifact(node: "Node") -> dict[str, Any]:
-    from rlcore.results.provenance import MICRO_BATCH_TOKENS
+    from rlcore.results.provenance import MICRO_BATCH_TOKENS, RESHARDED
 
     made = node.manifest
     return {
@@ -109,6 +109,7 @@ def _artifact(node: "Node") -> dict[str, Any]:
         if made is None
         else {role: f"{parent.kind}/{parent.key}" for role, parent in made.parents.items()},
         "micro_batch_tokens": None if made is None else made.metadata.get(MICRO_BATCH_TOKENS),
+        "resharded": None if made is None else made.metadata.get(RESHARDED),
         "problem": node.problem,
         "note": node.note,
     }
@@ -148,6 +149,9 @@ def _print_table(found: "Trace", *, folded: bool) -> None:
             f"\nhardware.learner.micro_batch_tokens = {used} instead of {written} from"
             f" {first.name} on, as a learner had run out of memory"
         )
+    for change, nodes in found.resharded.items():
+        stages = ", ".join(sorted({node.ref.kind for node in nodes}))
+        print(f"\nhardware.learner: {change} ({stages})")
     if found.inputs:
         print("\nread from outside the store:")
         shown = [{**one, "sha256": one["digest"][:SHOWN]} for one in found.inputs]

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlcore.evaluation.hf_directory import write_verified
 from rlcore.evaluation.model_card import ModelCard, render_card
+from rlcore.models.adapter import ADAPTER_FOLDER
 from rlcore.results.folders import EXPORT
 from rlcore.store.checks import file_digest
 from schemas.artifacts import ArtifactRef
@@ -32,9 +33,10 @@ def export_model(
     README.md and ``export.json``, and renamed into place last; any difference or interruption
     leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name,
     parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff,
-    transformers, files (name -> bytes). ``origin``: the artifact that the weights are of, where
-    the directory itself becomes none: kind, key and sha256 of it, and the digests of the files of
-    weights, are added as ``origin``, so that its lineage can be followed.
+    transformers, files (name -> bytes). An adapter that lies beside ``policy_dir`` is a folder in
+    it. ``origin``: the artifact that the weights are of, where the directory itself becomes none:
+    kind, key and sha256 of it, and the digests of the files of weights, are added as ``origin``, so
+    that its lineage can be followed.
 
     Raises ``UserError`` when ``out_dir`` holds something other than an earlier export,
     ``ExportError`` when the reloaded model is not the policy.
@@ -48,7 +50,13 @@ def export_model(
         proof = write_verified(
             policy_dir, partial, dtype=dtype, trust_remote_code=trust_remote_code
         )
-        files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
+        if (adapter := policy_dir.parent / ADAPTER_FOLDER).is_dir():
+            shutil.copytree(adapter, partial / ADAPTER_FOLDER)
+        files = {
+            str(file.relative_to(partial)): file.stat().st_size
+            for file in sorted(partial.rglob("*"))
+            if file.is_file()
+        }
         record = {"name": card.name, **asdict(proof), "files": files}
         if origin is not None:
             record["origin"] = _origin(origin, partial)

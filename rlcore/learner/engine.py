@@ -19,9 +19,11 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 from torch.utils import deterministic
 
 from rlcore.cluster.host_settings import LOOPBACK_ENV, limit_onednn
+from rlcore.learner.canonical import SavedState
 from rlcore.learner.model import TokenModel
 from rlcore.learner.shards import read_shards, write_shards
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.adapter import merged_state
 from rlcore.models.weight_digest import canonical_names
 from schemas.errors import UserError
 
@@ -86,12 +88,11 @@ class TrainEngine:
         self.spec, self.rank, self.world_size, self.device = spec, rank, world_size, device
         deepspeed = _import_deepspeed(device)
         _connect(deepspeed, spec, device, rank, world_size, rendezvous)
-        self._names = canonical_names(model.lm)
         self._clip_here = spec.zero_stage == 0
         self._engine: Any = deepspeed.initialize(
             model=model,
-            optimizer=_optimizer(model, spec, device),
-            config=_config(spec, sum(p.numel() for p in model.parameters())),
+            optimizer=_optimizer(model, spec),
+            config=_config(spec, sum(p.numel() for p in model.parameters() if p.requires_grad)),
             dist_init_required=False,
         )[0]
         self._gathered = deepspeed.zero.GatheredParameters
@@ -169,10 +170,14 @@ class TrainEngine:
         """Yield the canonical state in the names of ``lm``, each tensor whole; under ZeRO 3 they
         are gathered one at a time.
 
-        The tensors are the live weights: use each before the next, and all before the next step.
+        The tensors are the live weights, with an adapter merged: use each before the next, and all
+        before the next step.
         """
+        if self.spec.adapter is not None:
+            yield from merged_state(self.lm)
+            return
         tensors = self.lm.state_dict(keep_vars=True)
-        for name in self._names:
+        for name in canonical_names(self.lm):
             tensor = tensors[name]
             if self.spec.zero_stage == 3 and isinstance(tensor, torch.nn.Parameter):
                 with self._gathered([tensor]):
@@ -181,12 +186,12 @@ class TrainEngine:
                 yield name, tensor.detach()
 
     def save(self, stem: Path) -> dict[str, Any]:
-        """Write this rank's shards as ``<stem>.*``; return the entries that ``load`` needs."""
+        """Write this rank's shards as ``<stem>.*``; return their entries in the manifest."""
         return write_shards(self._engine, self.spec.zero_stage, stem)
 
-    def load(self, stem: Path, entries: dict[str, Any]) -> None:
-        """Read what ``save`` wrote with the same world size, stage and precision."""
-        read_shards(self._engine, self.spec.zero_stage, stem, entries)
+    def load(self, saved: SavedState) -> None:
+        """Restore this rank's part of what ranks of the same precision saved."""
+        read_shards(self._engine, self.spec.zero_stage, saved)
 
     def close(self) -> None:
         """Free the engine; the process group stays for other engines of this process."""
@@ -279,22 +284,17 @@ def _connect(
     deepspeed.init_distributed(dist_backend=backend, timeout=timeout)
 
 
-def _optimizer(model: TokenModel, spec: LearnerSpec, device: str) -> torch.optim.Optimizer:
-    """AdamW over all parameters, decay on all (as in verl); torch's own needs no compiler.
-
-    Offloaded from a GPU it is DeepSpeed's CPU Adam, built on first use, several times faster there.
-    """
+def _optimizer(model: TokenModel, spec: LearnerSpec) -> torch.optim.Optimizer:
+    """AdamW over all that is trained, decay on all (as in verl): torch's own, also where its state
+    is offloaded, so that ``hardware`` does not change what is computed."""
     arguments: dict[str, Any] = {
         "lr": spec.lr,
         "betas": spec.betas,
         "eps": spec.eps,
         "weight_decay": spec.weight_decay,
     }
-    if spec.offload_optimizer and device == "cuda":
-        from deepspeed.ops.adam import DeepSpeedCPUAdam
-
-        return DeepSpeedCPUAdam(model.parameters(), **arguments)
-    return torch.optim.AdamW(model.parameters(), fused=True, **arguments)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trained, fused=True, **arguments)
 
 
 def _config(spec: LearnerSpec, num_parameters: int) -> dict[str, Any]:

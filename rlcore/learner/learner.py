@@ -6,6 +6,7 @@ share of the sequences. Losses and metrics are normalised by the counts of all s
 
 import gc
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -28,6 +29,7 @@ from rlcore.learner.spec import (
 from rlcore.learner.training_state import Versions, load_state, save_state
 from rlcore.learner.utilisation import peak_flops, training_cost
 from rlcore.learner.weights import LearnerWeights
+from rlcore.models.adapter import adapter_off
 from rlcore.models.packing import MicroBatch, Sequences
 from rlcore.models.weight_digest import WeightStamp, WeightUpdate
 from schemas.errors import UserError
@@ -90,12 +92,14 @@ class Learner:
         targets: str = "all",
         entropy: bool = False,
         full_kl: bool = False,
+        reference: bool = False,
     ) -> TokenScores:
         """Return log-probs (nats) of this rank's ``sequences``; entropies and KLs on request.
 
         ``targets``: "all" tokens with a predecessor, or "loss_mask" (the head then runs on those
         only); other places are 0. ``full_kl``: exact KL(policy || reference) of each token's
-        distribution, at ``temperature``; ``UserError`` without ``reference_dir``.
+        distribution, at ``temperature``; ``UserError`` without ``reference_dir``. ``reference``: of
+        the model without its adapter.
         """
         self.spec.require_head("lm", "logprobs")
         self.spec.require_reference(full_kl)
@@ -109,7 +113,8 @@ class Learner:
             )
             return [found.logprobs, *[found.entropy] * entropy, *[found.kl] * full_kl]
 
-        logprobs, *more = self._passes.read(sequences, targets, 1 + entropy + full_kl, read)
+        with adapter_off(self._engine.lm) if reference else nullcontext():
+            logprobs, *more = self._passes.read(sequences, targets, 1 + entropy + full_kl, read)
         return TokenScores(
             logprobs=logprobs,
             entropies=more[0] if entropy else [],
@@ -217,7 +222,10 @@ class Learner:
         return WeightUpdate(self.stamp(), path, tensors, sums)
 
     def export_hf(self, directory: str | Path) -> None:
-        """Write a Hugging Face directory (rank 0): weights, config, tokenizer, chat template."""
+        """Write a Hugging Face directory (rank 0): weights, config, tokenizer, chat template.
+
+        An adapter is merged into the weights, and written beside ``directory``, too.
+        """
         self._weights.export(Path(directory), architecture=self._architecture)
 
     def save(self, directory: str | Path) -> None:
@@ -229,12 +237,14 @@ class Learner:
         save_state(self._training(), self._versions, Path(directory))
 
     def load(self, directory: str | Path) -> None:
-        """Continue from ``save``: bit for bit, in any process, with the same ranks and stage.
+        """Continue from ``save``, bit for bit, in any process, whatever ranks and stage wrote it.
 
-        Raises ``UserError`` when the checkpoint is missing or was written by another layout.
+        Raises ``UserError`` when the checkpoint is missing, damaged, or of another model.
         """
         self._require_no_gradients()  # the next step would add them to its own
-        self._versions = load_state(self._training(), Path(directory))
+        with self._versions.stepping():  # a load that fails leaves weights of no version
+            loaded = load_state(self._training(), Path(directory))
+        self._versions = loaded
         self._weights.changed()
 
     def close(self) -> None:

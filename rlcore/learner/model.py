@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlcore.learner.attention import AUTO, FLASH, INSTALL, SDPA, flash_problem
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.adapter import add_adapter
 from rlcore.models.architectures import plain_attention
 from rlcore.models.files import COMPANION_FILES, with_dtype
 from rlcore.models.gpu.blocks import BLOCKS
-from rlcore.models.logprobs import TokenLogprobModel, check_head, turn_off_dropout
+from rlcore.models.logprobs import TokenLogprobModel, WithoutAdapter, check_head, turn_off_dropout
 from rlcore.models.value_model import SCORE_BIAS, TokenValueModel, put_score_head
 from rlcore.models.weight_files import checkpoint_shapes, read_checkpoint
 from schemas.errors import UserError
@@ -51,12 +52,16 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
         model = TokenValueModel(lm).to(device).train()
     else:
         reference = None
-        if spec.reference_dir is not None:
+        if spec.reference_dir is not None and spec.adapter is not None:
+            reference = WithoutAdapter(lm)
+        elif spec.reference_dir is not None:
             reference = TokenLogprobModel(_load_lm(spec, spec.reference_dir))
             _same_vocabulary(lm, reference.lm, spec)
             reference.to(device).requires_grad_(False)
         model = TokenLogprobModel(lm, reference).to(device).train()
         check_head(model)
+    if spec.adapter is not None:
+        add_adapter(lm, spec.adapter)
     if spec.gradient_checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model

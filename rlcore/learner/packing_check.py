@@ -158,10 +158,10 @@ def check_packing(model: TokenModel, spec: LearnerSpec, device: str) -> PackingC
 
 
 def _models(model: TokenModel) -> list[TokenModel]:
-    """``model``, and its reference where it holds one."""
+    """``model``, and its reference where that is another model."""
     if isinstance(model, TokenValueModel) or model.reference is None:
         return [model]
-    return [model, model.reference]
+    return [model] if model.reference.lm is model.lm else [model, model.reference]
 
 
 def worst(checks: list[PackingCheck]) -> PackingCheck:

@@ -129,11 +129,17 @@ class LearnerPool:
         targets: str = "all",
         entropy: bool = False,
         full_kl: bool = False,
+        reference: bool = False,
     ) -> LearnerFuture[TokenScores]:
         """``Learner.logprobs`` of all ``sequences``, in their order."""
         shares = self._shares(sequences)
         parts = [(sequences.take(share), temperature) for share in shares]
-        options = {"targets": targets, "entropy": entropy, "full_kl": full_kl}
+        options = {
+            "targets": targets,
+            "entropy": entropy,
+            "full_kl": full_kl,
+            "reference": reference,
+        }
         wait = self._start("logprobs", parts, **options)
         return LearnerFuture(lambda: _scores_in_order(shares, wait()))
 

@@ -1,24 +1,19 @@
-"""The optimizer state of a rank, by parameter, and its files.
+"""Where DeepSpeed has a rank's part of each parameter and of its moments: written and restored.
 
-DeepSpeed's own checkpoints are pickles: reading one can run code of whoever wrote it. Here each
-role (fp32 weights, first and second moments of AdamW) is one safetensors file per rank, named by
-parameter; JSON says which part of the flattened parameter a rank holds and after how many steps.
+DeepSpeed's own checkpoints are pickles: reading one can run code of whoever wrote it, and only the
+layout that wrote one can continue with it. Ours: ``rlcore.learner.canonical``.
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
+from rlcore.learner.canonical import MOMENTS, WEIGHTS, SavedState, role_file
 from schemas.errors import UserError
-
-WEIGHTS = "weights"
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +33,6 @@ class Shard:
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the part of ``tensor``, which has the layout of ``flat``, as a view."""
         return tensor.data.view(-1).narrow(0, self.offset, self.numel)
-
-    def place(self) -> dict[str, Any]:
-        """Return its entry in the manifest."""
-        return {"shape": list(self.shape), "start": self.start, "numel": self.numel}
 
 
 def shards(engine: Any, zero_stage: int) -> Iterator[Shard]:
@@ -76,71 +67,88 @@ def shards(engine: Any, zero_stage: int) -> Iterator[Shard]:
 
 
 def write_shards(engine: Any, zero_stage: int, stem: Path) -> dict[str, Any]:
-    """Write the files ``<stem>.<role>.safetensors``; return the manifest's entry per parameter."""
+    """Write the files ``<stem>.<role>.safetensors``; return the manifest's entry per parameter.
+
+    Each element is written by one rank: without ZeRO, where all have it, by the first.
+    """
     state = _base(engine).state
     held: dict[str, dict[str, torch.Tensor]] = {role: {} for role in (WEIGHTS, *MOMENTS)}
     entries = {}
-    for shard in shards(engine, zero_stage):
+    repeated = zero_stage == 0 and torch.distributed.get_rank() > 0
+    for shard in () if repeated else shards(engine, zero_stage):
         moments = state.get(shard.flat, {})
         held[WEIGHTS][shard.name] = shard.of(shard.flat).cpu()
         for role in MOMENTS if moments else ():
             held[role][shard.name] = shard.of(moments[role]).cpu()
-        entries[shard.name] = {
-            **shard.place(),
-            "step": int(moments["step"]) if moments else None,
-        }
+        step = int(moments["step"]) if moments else None
+        place = {"shape": list(shard.shape), "start": shard.start, "numel": shard.numel}
+        entries[shard.name] = {**place, "step": step}
     for role, tensors in held.items():
-        save_file(tensors, _file(stem, role))
+        save_file(tensors, role_file(stem, role))
     return entries
 
 
-def read_shards(engine: Any, zero_stage: int, stem: Path, entries: dict[str, Any]) -> None:
-    """Restore, bit for bit, the files of ``write_shards`` for the same model, ranks and stage.
+def read_shards(engine: Any, zero_stage: int, saved: SavedState) -> None:
+    """Restore this rank's part of ``saved``, bit for bit, whatever ranks and stage wrote it.
 
-    Raises UserError when a file is missing or damaged, or holds other parameters.
+    Raises UserError when a file is missing or damaged, when the state has other parameters than the
+    model, and when parameters that are stepped as one here were stepped a different number of
+    times.
     """
     base = _base(engine)
-    parts = {shard.name: shard for shard in shards(engine, zero_stage)}
-    stepped = {name for name, entry in entries.items() if entry["step"] is not None}
-    held = {role: read_tensors(_file(stem, role)) for role in (WEIGHTS, *MOMENTS)}
-    places = {name: {**entry, "step": None} for name, entry in entries.items()}
-    expected = {name: {**shard.place(), "step": None} for name, shard in parts.items()}
-    whole = all(
-        {name: tuple(tensor.shape) for name, tensor in held[role].items()}
-        == {name: (parts[name].numel,) for name in (parts if role == WEIGHTS else stepped)}
-        for role in (held if places == expected else ())
-    )
-    if places != expected or not whole:
+    model = {
+        name: tuple(getattr(parameter, "ds_shape", parameter.shape))
+        for name, parameter in engine.module.named_parameters()
+        if parameter.requires_grad
+    }
+    if {name: each.shape for name, each in saved.parameters.items()} != model:
         raise UserError(
-            f"checkpoint {stem.parent} holds other parameters than this model; restart the stage"
+            f"checkpoint {saved.directory} holds other parameters than this model; restart the"
+            " stage"
         )
-    for name, shard in parts.items():
-        shard.of(shard.flat).copy_(held[WEIGHTS][name])
-        step = entries[name]["step"]
+    parts = list(shards(engine, zero_stage))
+    steps = _steps(saved, parts)
+    for shard in parts:
+        shard.of(shard.flat).copy_(saved.read(shard.name, WEIGHTS, shard.start, shard.numel))
+        step = steps[shard.flat]
         if step is None:  # saved before the first step
             base.state.pop(shard.flat, None)
             continue
         moments = base.state[shard.flat]
         if not moments:
-            moments.update(_no_moments(base, shard.flat))
+            moments["step"] = torch.zeros((), dtype=torch.float32, device=shard.flat.device)
+            moments.update({role: torch.zeros_like(shard.flat.data) for role in MOMENTS})
         for role in MOMENTS:
-            shard.of(moments[role]).copy_(held[role][name])
-        if isinstance(moments["step"], torch.Tensor):
-            moments["step"].fill_(step)
-        else:
-            moments["step"] = step
+            shard.of(moments[role]).copy_(
+                saved.read(shard.name, role, shard.start, shard.numel)
+                if saved.parameters[shard.name].step is not None
+                else torch.zeros(shard.numel)
+            )
+        moments["step"].fill_(step)
     _refresh_model(engine.optimizer, zero_stage)
+
+
+def _steps(saved: SavedState, parts: Sequence[Shard]) -> dict[torch.Tensor, int | None]:
+    """Return how often each flat tensor was stepped: as often as its parameters, but for those that
+    never had a gradient, whose moments are zero."""
+    steps: dict[torch.Tensor, int | None] = {}
+    first: dict[torch.Tensor, str] = {}
+    for shard in parts:
+        step, known = saved.parameters[shard.name].step, steps.get(shard.flat)
+        if None not in (step, known) and step != known:
+            raise UserError(
+                f"checkpoint {saved.directory} has {first[shard.flat]} after {known} steps and"
+                f" {shard.name} after {step}, which ZeRO steps as one; set"
+                " hardware.learner.zero_stage to 0"
+            )
+        steps[shard.flat] = known if step is None else step
+        if known is None:
+            first[shard.flat] = shard.name
+    return steps
 
 
 def _base(engine: Any) -> torch.optim.Optimizer:
     return getattr(engine.optimizer, "optimizer", engine.optimizer)
-
-
-def _no_moments(base: torch.optim.Optimizer, flat: torch.Tensor) -> dict[str, Any]:
-    """Return empty AdamW state, as its first step would create it."""
-    fused = bool(base.defaults.get("fused"))  # torch's own optimizer; DeepSpeed's counts in an int
-    step = torch.zeros((), dtype=torch.float32, device=flat.device) if fused else 0
-    return {"step": step, **{role: torch.zeros_like(flat.data) for role in MOMENTS}}
 
 
 def _refresh_model(zero: Any, zero_stage: int) -> None:
@@ -159,33 +167,3 @@ def _refresh_model(zero: Any, zero_stage: int) -> None:
             for part, value in zip(parts, zero.unflatten(held, parts), strict=True):
                 part.data = value.data
         zero.checkpoint_event_epilogue()
-
-
-def _file(stem: Path, role: str) -> Path:
-    return stem.with_name(f"{stem.name}.{role}.safetensors")
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Return a rank's manifest. Raises UserError when it is damaged."""
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        missing = {"layout", "version", "last", "parameters"} - manifest.keys()
-        if missing:
-            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-    except (ValueError, AttributeError) as error:
-        raise _damaged(path, error) from error
-    return manifest
-
-
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors file. Raises UserError when it is missing or damaged."""
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(
-        f"{path} is missing or damaged ({error}); take another checkpoint, or restart the stage"
-    )

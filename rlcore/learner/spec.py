@@ -12,6 +12,7 @@ from schemas.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     from rlcore.algorithms.objective_types import Objective
+    from schemas.model import Adapter
 
 DTYPES = ("float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -29,7 +30,9 @@ class LearnerSpec:
     ``model_dir``: local Hugging Face directory. ``head``: "lm", or "value" for one scalar per token
     (critic, reward model), whose directory is a ``<X>ForSequenceClassification`` or a causal LM;
     then the score starts at exactly 0. ``reference_dir``: a frozen causal LM, kept whole on every
-    rank in addition to the policy, for the exact KL only. ``trainable`` False: a frozen model that
+    rank in addition to the policy, for the exact KL only. ``adapter``: trained in place of the
+    weights, and the reference is the model without it; ``adapter_base``: the base model's name.
+    ``trainable`` False: a frozen model that
     only scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded tokens of
     one pass; on CPU about 4k is fastest. ``row_tokens`` None: one to eight times the longest
     sequence (``rlcore.models.rows``), ``micro_batch_tokens`` under flash attention, or several
@@ -63,6 +66,8 @@ class LearnerSpec:
     collective_timeout_s: float = 600.0
     head: str = "lm"
     reference_dir: str | None = None
+    adapter: "Adapter | None" = None
+    adapter_base: str = ""
     full_determinism: bool = False
 
     def __post_init__(self) -> None:
@@ -97,6 +102,11 @@ class LearnerSpec:
         sizes = {"threads": self.threads, "micro_batch_tokens": self.micro_batch_tokens}
         for name, value in sizes.items():
             _require(value >= 1, f"learner {name} = {value} must be >= 1; raise it")
+        _require(
+            self.adapter is None or (self.trainable and self.zero_stage < 3),
+            f"learner adapter with trainable = {self.trainable} and zero_stage = {self.zero_stage}"
+            " cannot be trained; leave it out, or set zero_stage to 2 or less",
+        )
         _require(
             self.reference_dir is None or self.head == "lm",
             "learner reference_dir is for the KL of a language model and head = 'value'; leave it "

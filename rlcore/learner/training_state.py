@@ -1,7 +1,8 @@
 """The training state: which version the weights have, and all of it as files.
 
 Updates are a compare-and-set on the version, and a repeated request steps once only. The files hold
-the optimizer's shards, the states of the random generators, the version and the last update.
+the optimizer's state in canonical form (``rlcore.learner.canonical``), the states of the random
+generators, the version and the last update.
 """
 
 import json
@@ -14,10 +15,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from rlcore.learner.canonical import SavedState, read_tensors, role_file, stem_of
 from rlcore.learner.engine import TrainEngine
-from rlcore.learner.shards import read_manifest, read_tensors
 from rlcore.learner.spec import UpdateRequest, UpdateResult, VersionConflict
 from schemas.errors import UserError
+
+RNG = "rng"  # role of the file with the random generators
 
 
 class Versions:
@@ -39,8 +42,8 @@ class Versions:
             return self._last[2]
         if self._half_done is not None:
             raise VersionConflict(
-                f"the update of version {self._half_done} failed between optimizer steps, so the"
-                " weights are neither old nor new; load a checkpoint first"
+                f"an update or a load failed between two versions (the weights were version"
+                f" {self._half_done}), and they are of none; load a checkpoint first"
             )
         if request.version != self.held:
             raise VersionConflict(
@@ -53,7 +56,8 @@ class Versions:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Between the first optimizer step and the last the weights belong to no version."""
+        """Between the first optimizer step and the last, and in a load, the weights belong to no
+        version."""
         self._half_done = self.held
         yield
         # No ``finally``: after an error it stays set, and every update is refused until a load.
@@ -87,56 +91,43 @@ class Versions:
 
 def save_state(engine: TrainEngine, versions: Versions, directory: Path) -> None:
     """Write this rank's files into ``directory``, which all ranks share. Not atomic."""
-    stem = _stem(engine, directory)
+    stem = stem_of(directory, engine.rank)
     stem.parent.mkdir(parents=True, exist_ok=True)
     parameters = engine.save(stem)
     rng = {"cpu": torch.get_rng_state()}
     if engine.device == "cuda":
         rng["cuda"] = torch.cuda.get_rng_state()
-    save_file(rng, f"{stem}.rng.safetensors")
+    save_file(rng, role_file(stem, RNG))
     manifest = {"layout": _layout(engine), **versions.to_json(), "parameters": parameters}
     Path(f"{stem}.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 
 def load_state(engine: TrainEngine, directory: Path) -> Versions:
-    """Restore the state of ``save_state`` bit for bit, in any process; return its versions.
+    """Restore the state of ``save_state`` in any process, bit for bit; return its versions.
 
-    Raises ``UserError`` when the checkpoint is missing or was written by another layout.
+    Any ranks and ZeRO stage read what any others wrote. A rank that those did not have takes the
+    random generators of the first. Raises ``UserError`` when the checkpoint is missing, damaged, or
+    of another precision or head.
     """
-    stem = _stem(engine, directory)
-    path = Path(f"{stem}.json")
-    if stem.with_suffix(".pt").is_file():
-        raise UserError(
-            f"checkpoint {directory} is of an earlier version, whose pickled shards are no longer"
-            " read; remove it, or finish its run with the version that wrote it"
-        )
-    if not path.is_file():
-        raise UserError(
-            f"{path} does not exist; give a directory that a learner of {engine.world_size} "
-            "rank(s) saved"
-        )
-    saved, layout = read_manifest(path), _layout(engine)
-    if saved["layout"] != layout:
-        name = next(n for n, value in layout.items() if saved["layout"].get(n) != value)
-        raise UserError(
-            f"checkpoint {directory} was saved with {name} = {saved['layout'].get(name)} and "
-            f"this learner has {layout[name]}; set it back, or start from the exported "
-            "model with a fresh optimizer"
-        )
-    engine.load(stem, saved["parameters"])
-    rng = read_tensors(Path(f"{stem}.rng.safetensors"))
+    saved, layout = SavedState(directory), _layout(engine)
+    for name in ("dtype", "head"):
+        if saved.layout.get(name) != layout[name]:
+            raise UserError(
+                f"checkpoint {directory} was saved with {name} = {saved.layout.get(name)} and "
+                f"this learner has {layout[name]}; set it back, or start from the exported "
+                "model with a fresh optimizer"
+            )
+    engine.load(saved)
+    rank = engine.rank if engine.rank < saved.layout["world_size"] else 0
+    rng = read_tensors(role_file(stem_of(directory, rank), RNG))
     torch.set_rng_state(rng["cpu"])
-    if "cuda" in rng:
+    if engine.device == "cuda" and "cuda" in rng:
         torch.cuda.set_rng_state(rng["cuda"])
-    return Versions.from_json(saved)
-
-
-def _stem(engine: TrainEngine, directory: Path) -> Path:
-    return directory / f"rank{engine.rank:05d}"
+    return Versions.from_json(saved.manifest)
 
 
 def _layout(engine: TrainEngine) -> dict[str, Any]:
-    """Return the settings that the layout of the shards depends on."""
+    """Return who wrote a checkpoint: only ``dtype`` and ``head`` must be those of who reads it."""
     return {
         "world_size": engine.world_size,
         "zero_stage": engine.spec.zero_stage,

@@ -9,15 +9,18 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
+from rlcore.models.adapter import ADAPTER_FOLDER, compose, write_adapter
 from rlcore.models.weight_digest import combined_digest, digests_and_sums
 from rlcore.models.weight_names import to_files
 from schemas.errors import UserError
+from schemas.model import Adapter
 
 # Of the safetensors format: 8 bytes with the length of the header, the header (JSON), the tensors.
 _LENGTH = struct.Struct("<Q")
@@ -154,6 +157,20 @@ class LearnerWeights:
                 dtype=self._spec.dtype,
                 architecture=architecture,
             )
+            if self._spec.adapter is not None and self._spec.head == "lm":
+                self._export_adapter(directory.parent / ADAPTER_FOLDER, self._spec.adapter)
+
+    def _export_adapter(self, target: Path, adapter: Adapter) -> None:
+        """Write the adapter; on top of the one that the stage before trained, if any."""
+        spec, lm = self._spec, self._engine.lm
+        below = Path(spec.model_dir).parent / ADAPTER_FOLDER
+        if not below.is_dir():
+            write_adapter(lm, adapter, target, spec.adapter_base)
+            return
+        with TemporaryDirectory() as folder:
+            own = Path(folder) / ADAPTER_FOLDER
+            write_adapter(lm, adapter, own, spec.adapter_base)
+            compose([below, own], target, spec.adapter_base)
 
     def _on_first_rank(self) -> dict[str, torch.Tensor]:
         """The whole state in file names on CPU on rank 0; other ranks take part and keep nothing.

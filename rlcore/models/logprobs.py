@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from rlcore.algorithms.kl import categorical_entropy
 from rlcore.algorithms.kl import full_kl as kl_of_distributions
+from rlcore.models.adapter import adapter_off
 from rlcore.models.architectures import FinalLogits, final_logits
 from rlcore.models.gpu.block_attention import what_is_seen
 from rlcore.models.gpu.blocks import Shape
@@ -282,6 +283,14 @@ class TokenLogprobModel(nn.Module):
             position_ids=position_ids,
             **seen,
         )
+
+
+class WithoutAdapter(TokenLogprobModel):
+    """The frozen model under an adapter: the reference of what the adapter trains."""
+
+    def _hidden(self, *inputs: Any, **named: Any) -> torch.Tensor:
+        with adapter_off(self.lm):
+            return super()._hidden(*inputs, **named)
 
 
 def decoded(decoder: Any, places: torch.Tensor, **inputs: Any) -> torch.Tensor:

@@ -245,11 +245,11 @@ def sampled_sequences(recipe: Recipe) -> int:
 
 def worker_counts(recipe: Recipe) -> dict[str, int]:
     """Return the ranks of each model, engines excluded, as ``workers`` starts them."""
-    ranks, kl = recipe.hardware.learner.ranks, recipe.rl.algorithm.kl
+    ranks = recipe.hardware.learner.ranks
     counts = {
         "policy": ranks,
         "critic": ranks if recipe.rl.critic is not None else 0,
-        "reference": int(kl.uses_reference and kl.estimator != "full"),
+        "reference": int(recipe.has_reference_worker),
         "reward model": int(any(f.name == REWARD_MODEL for f in recipe.reward.functions)),
     }
     return {role: count for role, count in counts.items() if count}

@@ -13,8 +13,10 @@ from rlcore.models.shape import ModelShape
 from rlcore.plan.batches import BatchPlans, evaluation_tokens, preference_tokens, sampled_sequences
 from rlcore.plan.data_size import DataSize
 from schemas.hardware import LearnerHardware
+from schemas.model import Adapter
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.recipe import Recipe
+from schemas.stages import Stage
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
@@ -90,6 +92,7 @@ def learner_memory(
     on_gpu: bool,
     tokens: int,
     row_tokens: int,
+    adapter: Adapter | None = None,
 ) -> LearnerMemory:
     """Return the memory of one rank with ``tokens`` in a micro-batch of rows of ``row_tokens``.
 
@@ -99,11 +102,15 @@ def learner_memory(
     gradients, weights by the ranks. Bytes a parameter measured on CPU, one rank, 52 M parameters
     (resident, at the peak of a step): fp32 ZeRO-0 16.9, 21.4 for 16 computed; ZeRO-1 21.7, 29.7 and
     ZeRO-2 22.4, 26.4 for 24; bf16 ZeRO-1 21.7, 22.2 and ZeRO-2 17.6, 29.6 for 20. So a step briefly
-    needs up to 10 more than its states, and ZeRO-3 up to 12 more for gather buffers.
+    needs up to 10 more than its states, and ZeRO-3 up to 12 more for gather buffers. With an
+    ``adapter`` gradients and optimizer are those of its factors, and the weights come on top.
     """
     ranks, stage, width = hardware.ranks, hardware.stage(dtype), BYTES[dtype]
     count = shape.parameters
     weights = width * count // (ranks if stage == 3 else 1)
+    if adapter is not None:
+        count = adapter_parameters(shape, adapter)
+        weights += width * count
     gradients = width * count // (ranks if stage >= 2 else 1)
     optimizer = 8 * count if stage == 0 else 16 * count // ranks
     offloaded = (optimizer if hardware.offload_optimizer else 0) + (
@@ -118,6 +125,20 @@ def learner_memory(
         logits=3 * logits,  # logits, their log-softmax, their gradient
         offloaded=offloaded if on_gpu else 0,
     )
+
+
+def adapter_parameters(shape: ModelShape, adapter: Adapter) -> int:
+    """Return the number of parameters of the factors of ``adapter``: rank x (inputs + outputs) of
+    each layer that it is on; one whose name is not Llama's counts as square."""
+    hidden, feed = shape.hidden_size, shape.intermediate_size
+    keys = shape.num_kv_heads * shape.head_dim
+    sides = {
+        **dict.fromkeys(("q_proj", "o_proj"), 2 * hidden),
+        **dict.fromkeys(("k_proj", "v_proj"), hidden + keys),
+        **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + feed),
+    }
+    targets = sides if isinstance(adapter.targets, str) else adapter.targets
+    return adapter.rank * shape.num_layers * sum(sides.get(name, 2 * hidden) for name in targets)
 
 
 def activation_bytes(
@@ -149,6 +170,7 @@ def memory_of(
     """Return what each worker needs while it holds its fullest micro-batch; ``gpus``: bytes of
     each."""
     dtype, rollout, kl = recipe.model.dtype, recipe.hardware.rollout, recipe.rl.algorithm.kl
+    adapter = recipe.model.adapter_of(Stage.RL)
     weights = BYTES[dtype] * shape.parameters
     cache: int | None = rollout.kv_cache_gib * GIB
     kv_token = shape.kv_bytes_per_token(BYTES[dtype])
@@ -163,15 +185,16 @@ def memory_of(
         on_gpu=device == "cuda",
         tokens=batches.fullest.micro_batch_tokens,
         row_tokens=batches.fullest.row_tokens,
+        adapter=adapter,
     )
     # the exact KL needs the logits of both models in one place; a value head has one output
     exact = kl.uses_reference and kl.estimator == "full"
     critic = replace(learner, logits=0) if recipe.rl.critic is not None else None
     scored = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
     return Memory(
-        learner=replace(learner, reference=weights) if exact else learner,
+        learner=replace(learner, reference=weights) if exact and not adapter else learner,
         critic=critic,
-        reference=weights if kl.uses_reference and not exact else 0,
+        reference=weights if recipe.has_reference_worker else 0,
         reward_model=weights if scored else 0,
         engine=ENGINE_PROCESS_BYTES + weights + (0 if device == "cuda" else cache or 0),
         kv_tokens=None if cache is None else max(0, cache) // kv_token,
@@ -184,8 +207,11 @@ def disk_of(
     """Return the bytes that each stage leaves, in the order in which they run; 0 where rows are not
     counted."""
     weights = BYTES[recipe.model.dtype] * shape.parameters
+
     # one checkpoint is replaced by the next before it goes, and the model is written at the end
-    supervised = 2 * checkpoint_bytes(shape) + weights
+    def supervised(stage: str) -> int:
+        return 2 * checkpoint_bytes(shape, recipe.model.adapter_of(stage)) + weights
+
     found = {BASE_MODEL: weights, "prepare_data": 0}
     demonstrations = data.demonstrations or 0
     if data.train is not None:
@@ -193,10 +219,10 @@ def disk_of(
         tokens = prompts * recipe.data.max_prompt_tokens + demonstrations * recipe.sft.max_tokens
         found["prepare_data"] = tokens * DATA_BYTES_PER_TOKEN
     if batches.sft is not None:
-        found["sft"] = supervised
+        found["sft"] = supervised("sft")
     if batches.reward_model is not None:
         sampled = 0 if batches.reward_model.most_tokens is None else preference_tokens(recipe)
-        found[REWARD_MODEL] = supervised + sampled * DATA_BYTES_PER_TOKEN
+        found[REWARD_MODEL] = supervised(REWARD_MODEL) + sampled * DATA_BYTES_PER_TOKEN
     section = recipe.rl
     response = recipe.max_turns * section.rollout.max_new_tokens
     kept = section.checkpoint.keep_last + section.checkpoint.keep_best + 1  # one being written
@@ -208,16 +234,18 @@ def disk_of(
         own=section.update.epochs * (recipe.scores_own_logprobs or section.update.fused),
     )
     models = 1 if section.critic is None else 2
-    found["rl"] = kept * models * checkpoint_bytes(shape) + tables + weights  # of the policy
+    state = checkpoint_bytes(shape, recipe.model.adapter_of(Stage.RL))
+    found["rl"] = kept * models * state + tables + weights  # of the policy
     tokens, _ = evaluation_tokens(recipe, data)
     found["evaluate"] = len(recipe.evaluate.checkpoints) * tokens * 2  # completions, compressed
     found["export"] = BYTES[recipe.export.dtype or recipe.model.dtype] * shape.parameters
     return found
 
 
-def checkpoint_bytes(shape: ModelShape) -> int:
-    """Return the bytes of one resumable checkpoint: fp32 weights and two moments."""
-    return 12 * shape.parameters
+def checkpoint_bytes(shape: ModelShape, adapter: Adapter | None = None) -> int:
+    """Return the bytes of one resumable checkpoint: fp32 weights and two moments of what is
+    trained."""
+    return 12 * (shape.parameters if adapter is None else adapter_parameters(shape, adapter))
 
 
 def iteration_table_bytes(

@@ -1,6 +1,7 @@
 """The errors of a recipe as sentences: dotted path, value, rule, remedy, and which key was meant
 by one that does not exist."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -200,21 +201,29 @@ def sentences(name: str, error: ValidationError) -> list[str]:
 
 
 def _see(key: Sequence[str]) -> str:
-    """Return where the reference has the section around ``key``, none for a rule between sections.
+    """Return where the reference has the section around ``key``, none for no key.
 
     A section that is chosen by its kind counts as part of the one around it.
     """
     if not key:
         return ""
     sections = {path.rpartition(".")[0] for path, _, model in _recipe_fields() if _plain(model)}
-    parts = _placed(key)[:-1]
+    parts = _placed(key)
     while parts and ".".join(parts) not in sections:
         parts.pop()
     return f" (docs/reference/recipe.md#{''.join(parts).lower() or 'top-level'})"
 
 
+def _named_first(rule: str) -> list[str]:
+    """Return the first key that a rule between sections names; none where it names none."""
+    known = {key for key, _, _ in _recipe_fields()}
+    named = (found for found in re.findall(r"[a-z_]+(?:\.[a-z_]+)+", rule) if found in known)
+    first = next(named, None)
+    return first.split(".") if first else []
+
+
 def _plain(model: type[BaseModel]) -> bool:
-    return len(get_args(model.model_fields["kind"].annotation)) > 1 if _has_kind(model) else True
+    return not _has_kind(model) or len(get_args(model.model_fields["kind"].annotation)) != 1
 
 
 def _sentences(error: Any) -> Iterator[tuple[Sequence[str], str]]:
@@ -234,7 +243,10 @@ def _sentences(error: Any) -> Iterator[tuple[Sequence[str], str]]:
         shown = "" if isinstance(value, dict | BaseModel) else f" = {_short(value)}"
         if error["type"] == OWN_RULE:
             for rule in error["msg"].removeprefix("Value error, ").split("\n"):
-                yield parts, f"{path}{shown}: {_lower(rule)}" if path else rule
+                yield (
+                    parts or _named_first(rule),
+                    f"{path}{shown}: {_lower(rule)}" if path else rule,
+                )
         else:
             yield parts, f"{path}{shown} is refused: {_rule(error, here)}"
 

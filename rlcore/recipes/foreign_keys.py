@@ -227,6 +227,11 @@ reward.functions.0.weight: reward.scale reward_coef reward_weight
 hardware.learner.gpus_per_rank: critic_num_gpus_per_node ref_num_gpus_per_node num_gpus_per_actor
     num_gpus_per_rank
 model.max_tokens: context max_context
+model.adapter: use_peft peft peft_config lora use_lora lora_config
+model.adapter.rank: lora_rank lora_r
+model.adapter.alpha: lora_alpha
+model.adapter.targets: lora_target_modules target_modules
+model.adapter.rslora: use_rslora
 rl.critic: critic.enable critic.enabled use_critic
 rl.algorithm.overlong.max_tokens: reward_kwargs.max_resp_len overlong_max_len
 rl.update.optimizer sft.optimizer rl.critic.optimizer reward_model.optimizer: optimizer_args
@@ -236,8 +241,9 @@ reward.functions.0.name: functions.0.fn functions.0.func functions.0.function fu
 """
 # A line per reason.
 _ABSENT = """
-adapters are not supported: all weights are trained; leave it out: use_peft peft peft_config lora
-    lora_rank lora_alpha lora_dropout adapter lora_target_modules use_lora lora_config
+an adapter has no dropout, which the ratios and the KL would measure; leave it out: lora_dropout
+an adapter begins at zero and is not weight-decomposed; leave it out: use_dora init_lora_weights
+    lora_init modules_to_save lora_path
 training samples from the whole distribution, which the ratios assume; leave it out: min_p
     repetition_penalty presence_penalty frequency_penalty do_sample num_beams no_repeat_ngram_size
     typical_p

@@ -46,7 +46,7 @@ def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSectio
     told = partial(_part, facts=facts)
     yield told("run", "Where this run is, or why it ended.", address=address, report=folder / INDEX)
     if facts.restarts:
-        why = "Workers that died or hung, after which the run continued; times are UTC."
+        why = "Workers that died, hung or have other ranks; the run continued. Times are UTC."
         yield told("restarts", why)
     for stage in STAGES:
         first, every = facts.curves.of(stage)

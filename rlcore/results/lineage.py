@@ -18,6 +18,8 @@ from rlcore.results.provenance import (
     MICRO_BATCH_TOKENS,
     RECIPE,
     RECIPE_FILE,
+    RESHARDED,
+    layout_text,
 )
 from rlcore.store.artifacts import ArtifactError, DamagedArtifact
 from rlcore.store.checks import file_digest, manifest_seal
@@ -79,6 +81,17 @@ class Trace:
         for node in self.nodes:
             if node.manifest and (sizes := node.manifest.metadata.get(MICRO_BATCH_TOKENS)):
                 found.setdefault((sizes["recipe"], sizes["used"]), []).append(node)
+        return found
+
+    @property
+    def resharded(self) -> dict[str, list[Node]]:
+        """What was made after a stage had continued with other ranks, by what changed."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for change in node.manifest.metadata.get(RESHARDED, []) if node.manifest else []:
+                before, after = layout_text(change["before"]), layout_text(change["after"])
+                said = f"{after} instead of {before} after step {change['step']}"
+                found.setdefault(said, []).append(node)
         return found
 
     @property

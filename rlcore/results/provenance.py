@@ -37,6 +37,10 @@ MACHINE = "machine"  # metadata of a stage's result: where it was made
 TRUSTS = "trust_remote_code"  # metadata of a recipe
 # Metadata of what learners made with fewer tokens per pass than the recipe says: both figures.
 MICRO_BATCH_TOKENS = "micro_batch_tokens"
+LAYOUT = "learner_layout"  # metadata of a checkpoint: ``LearnerHardware.layout``
+# Metadata of what a stage made after it continued with other ranks than before, each time in order:
+# the step of the checkpoint, and the layouts.
+RESHARDED = "resharded"
 ENGINE = "rollout_engine"  # metadata of what a stage that samples made: which engine did
 UNKNOWN = "not recorded"
 SHOWN = 12  # digits of a commit
@@ -160,6 +164,16 @@ def commit_of(store: ArtifactReader, made: Manifest) -> str | None:
     if state["commit"] is None:
         return None
     return state["commit"][:SHOWN] + (" with changes" if state["dirty"] else "")
+
+
+def layout_text(layout: Mapping[str, int]) -> str:
+    """Return a layout in words.
+
+    >>> layout_text({"ranks": 2, "zero_stage": 1})
+    '2 ranks (ZeRO 1)'
+    """
+    ranks = layout["ranks"]
+    return f"{ranks} rank{'s' if ranks > 1 else ''} (ZeRO {layout['zero_stage']})"
 
 
 def _manifest(store: ArtifactReader, policy: str) -> Manifest | None:

@@ -37,6 +37,7 @@ from rlcore.store.versions import VERSION, code_parts, why
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.recipe import Recipe
+from schemas.stages import Stage
 
 CREDIT = ("advantages", "returns")  # columns of the table advantages that follow from the rewards
 KL_COEF = "actor/reward_kl_penalty_coef"
@@ -290,6 +291,7 @@ class _Learner:
             self._policy,
             rl.update.optimizer,
             name="learner",
+            stage=Stage.RL,
             reference_dir=self._policy if exact else None,
         )
 

@@ -9,13 +9,16 @@ from pathlib import Path
 from rlcore.engines.pool import EnginePool
 from rlcore.envs.pool import EnvironmentPool
 from rlcore.learner.checkpoints import Learners
-from rlcore.learner.pool import LearnerPool
+from rlcore.learner.pool import LearnerFuture, LearnerPool
+from rlcore.learner.spec import TokenScores
+from rlcore.models.packing import Sequences
 from rlcore.results.metrics import whole_gpus
 from rlcore.rewards.types import Scorers
 from rlcore.rl.workers import Workers
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
+from schemas.stages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class RLWorkers:
     learner: LearnerPool
     engines: EnginePool
     rewards: Scorers
-    reference: LearnerPool | None = None
+    reference: "LearnerPool | WithoutAdapter | None" = None
     critic: LearnerPool | None = None
     environments: EnvironmentPool | None = None
     gpus: int = 1
@@ -44,6 +47,19 @@ class RLWorkers:
         """Return per trained role the FLOP/s that its ranks can reach together, None where that is
         not known."""
         return {role: learner.peak_flops() for role, learner in self.trained.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutAdapter:
+    """The reference of a policy whose adapter is trained: the weights below it, in its learner."""
+
+    policy: LearnerPool
+
+    def logprobs(
+        self, sequences: Sequences, temperature: float = 1.0, *, targets: str = "all"
+    ) -> LearnerFuture[TokenScores]:
+        """``LearnerPool.logprobs`` of the policy without its adapter."""
+        return self.policy.logprobs(sequences, temperature, targets=targets, reference=True)
 
 
 def start_workers(
@@ -75,20 +91,25 @@ def start_workers(
             policy,
             rl.update.optimizer,
             name="learner",
+            stage=Stage.RL,
             reference_dir=policy if exact else None,
         )
     )
-    reference = critic = None
-    if kl.uses_reference and not exact:
+    reference: LearnerPool | WithoutAdapter | None = None
+    critic = None
+    if workers.recipe.has_reference_worker:
         reference = stopped_in_the_end(workers.reference(policy))
+    elif kl.uses_reference and not exact:
+        reference = WithoutAdapter(learner)
     if rl.critic is not None:
         start = reward_model if rl.critic.init == REWARD_MODEL else policy
         assert start is not None, "the recipe trains the reward model that the critic starts from"
         critic = stopped_in_the_end(
-            workers.learner(start, rl.critic.optimizer, name="critic", head="value")
+            workers.learner(start, rl.critic.optimizer, name="critic", stage=Stage.RL, head="value")
         )
     engines = workers.engines(policy)
-    shares = sum(pool.gpus for pool in (learner, reference, critic, engines) if pool is not None)
+    held = (learner, critic, engines, *([reference] if isinstance(reference, LearnerPool) else []))
+    shares = sum(pool.gpus for pool in held if pool is not None)
     return RLWorkers(
         learner=learner,
         engines=engines,
@@ -100,7 +121,7 @@ def start_workers(
         side_by_side=have_own_places(
             workers.recipe,
             workers.device,
-            reference=reference is not None,
+            reference=isinstance(reference, LearnerPool),
             critic=critic is not None,
         ),
     )

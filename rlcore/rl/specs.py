@@ -19,8 +19,12 @@ def learner_spec(
     device: str,
     head: str = "lm",
     reference_dir: Path | None = None,
+    stage: str = "",
 ) -> LearnerSpec:
-    """Return the spec of a learner of ``model_dir``; without an optimizer it only scores."""
+    """Return the spec of a learner of ``model_dir``; without an optimizer it only scores.
+
+    ``stage``: the one that trains it, which may train an adapter.
+    """
     hardware = recipe.hardware.learner
     adamw = optimizer or Optimizer()
     return LearnerSpec(
@@ -45,6 +49,8 @@ def learner_spec(
         collective_timeout_s=recipe.hardware.timeouts.update_s,
         head=head,
         reference_dir=None if reference_dir is None else str(reference_dir),
+        adapter=None if optimizer is None else recipe.model.adapter_of(stage),
+        adapter_base=recipe.model.path or "",
         full_determinism=recipe.rl.full_determinism,
     )
 

@@ -198,17 +198,24 @@ class Workers:
         optimizer: Optimizer,
         *,
         name: str,
+        stage: str,
         head: str = "lm",
         reference_dir: Path | None = None,
     ) -> LearnerPool:
-        """Return a learner that trains ``model_dir``.
+        """Return a learner that trains ``model_dir``, or an adapter on it where ``stage`` does.
 
         ``head`` "value" makes it a critic or reward model. ``reference_dir``: a frozen copy that it
         holds in addition to the policy, for the exact KL.
         """
         ranks = self.recipe.hardware.learner.ranks
         return self._learner(
-            model_dir, optimizer, name=name, ranks=ranks, head=head, reference_dir=reference_dir
+            model_dir,
+            optimizer,
+            name=name,
+            ranks=ranks,
+            stage=stage,
+            head=head,
+            reference_dir=reference_dir,
         )
 
     def release(self, learner: LearnerPool) -> None:
@@ -300,6 +307,7 @@ class Workers:
         *,
         name: str,
         ranks: int,
+        stage: str = "",
         head: str = "lm",
         reference_dir: Path | None = None,
     ) -> LearnerPool:
@@ -310,6 +318,7 @@ class Workers:
             device=self.device,
             head=head,
             reference_dir=reference_dir,
+            stage=stage,
         )
         placement = learner_placement(self.recipe, self.device)
         rendezvous = self.cluster.rendezvous() if ranks > 1 else ""

@@ -32,7 +32,7 @@ from rlcore.verl.learning import (
     samples,
 )
 from rlcore.verl.refusals import media, refuse
-from rlcore.verl.settings import ACTOR, ROLLOUT, Notes, To, VerlRun, entry, full_key, lacking
+from rlcore.verl.settings import ACTOR, MODEL, ROLLOUT, Notes, To, VerlRun, entry, full_key, lacking
 from rlcore.verl.text import VerlSettings, read_settings
 from schemas.errors import UserError
 from schemas.recipe import Recipe
@@ -54,6 +54,9 @@ def layout(run: VerlRun) -> dict[str, Any]:
     if run.get("trainer.device") == "npu":
         run.note("trainer.device = npu: Ascend NPUs are not supported; the recipe is for GPUs")
     offload = run.flag(f"{ACTOR}.fsdp_config.param_offload")
+    if offload and lora_rank(run):
+        run.note("the frozen weights under an adapter stay where they are: no param_offload")
+        offload = False
     ours: dict[str, Any] = {
         "hardware.device": run.choice("trainer.device", DEVICES, "cuda"),
         "hardware.rollout.engine": run.choice(f"{ROLLOUT}.name", ENGINES, "vllm"),
@@ -64,6 +67,27 @@ def layout(run: VerlRun) -> dict[str, Any]:
     }
     ranks = ours["hardware.learner.ranks"]
     return ours | {"hardware.learner.zero_stage": 3 if offload else 2 if ranks > 1 else 1}
+
+
+def adapter(run: VerlRun) -> dict[str, Any]:
+    """LoRA on the actor. Without a warm start verl's reference is what ours is: the base."""
+    rank = lora_rank(run)
+    if not rank:
+        return {}
+    found: dict[str, Any] = {"model.adapter.rank": rank}
+    for key in (f"{MODEL}.lora.alpha", f"{MODEL}.lora_alpha"):
+        if run.has(key):
+            found["model.adapter.alpha"] = run.number(key, 16.0)
+    found.setdefault("model.adapter.alpha", 16.0)  # verl's default
+    targets = run.get(f"{MODEL}.target_modules", "all-linear")
+    if targets != "all-linear":
+        found["model.adapter.targets"] = [targets] if isinstance(targets, str) else list(targets)
+    return found
+
+
+def lora_rank(run: VerlRun) -> int:
+    """Return the rank of the actor's adapter, 0 where all weights are trained."""
+    return run.count(f"{MODEL}.lora_rank", 0) or run.count(f"{MODEL}.lora.rank", 0)
 
 
 def _placement(run: VerlRun, gpus: int, width: int) -> dict[str, Any]:
@@ -129,6 +153,7 @@ TOGETHER: dict[str, Callable[[VerlRun], dict[str, Any]]] = {
     "data": data,
     "reward": reward,
     "environment": environment,
+    "adapter": adapter,
     "advantage": advantage,
     "clips": clips,
     "kl": kl,

@@ -2,9 +2,10 @@
 
 The body of the stage is called again and continues at its newest checkpoint, as it does in a rerun
 after a kill, so that its result is the same. A learner that runs out of memory continues there with
-half of ``micro_batch_tokens``, which changes results by rounding only; lineage says so. What is an
-error of the user, or was raised by a call itself, is none of this and passes at once. To add
-another reason to begin again, with its own remedy: a function in ``CAUSES``.
+half of ``micro_batch_tokens``, and a rerun may give learners other ranks than the checkpoint's:
+both change results by rounding only, and lineage says so. What is an error of the user, or was
+raised by a call itself, is none of this and passes at once. To add another reason to begin again,
+with its own remedy: a function in ``CAUSES``.
 """
 
 import traceback
@@ -19,9 +20,9 @@ from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTime
 from rlcore.learner.checkpoints import Checkpoints
 from rlcore.learner.pool import LearnerOutOfMemory
 from rlcore.plan.batches import smaller_passes
-from rlcore.results.provenance import MICRO_BATCH_TOKENS
+from rlcore.results.provenance import LAYOUT, MICRO_BATCH_TOKENS, RESHARDED, layout_text
 from rlcore.results.stage_rows import RestartRecord, record_restart, restarts_of
-from schemas.artifacts import ArtifactRef
+from schemas.artifacts import ArtifactRef, Manifest
 from tasks.runtime.drift import newest_checkpoint
 from tasks.runtime.stage_run import StageRun, flow_run_id
 
@@ -74,7 +75,9 @@ class Restarts:
     """
 
     def __init__(self, run: StageRun) -> None:
-        self.run, self._limit = _within_memory(run), run.recipe.hardware.restarts
+        newest = _newest(run)
+        self.run, self._limit = _within_memory(run, newest), run.recipe.hardware.restarts
+        self.run, self._resharded = _with_other_ranks(self.run, newest)
         self._in_vain = 0
         self._furthest = self._checkpoint()
         self._done: int | None = None  # the last step that was reported
@@ -88,6 +91,8 @@ class Restarts:
         Raises what it raises; a WorkerError says so where restarts were of no use.
         """
         with self.run.tracker.told(self._report):
+            if self._resharded is not None:
+                self._record(self._resharded)
             while True:
                 self._began = monotonic()
                 self.run.workers.recipe = self.run.recipe
@@ -124,30 +129,34 @@ class Restarts:
 
     def _begin_again(self, restart: Restart) -> None:
         """Record and log ``restart``, and end the workers."""
-        run, step = self.run, self._furthest
         if self._open is not None:  # it came to nothing, which counts to the next one's cost
             self._again(self._began, 0.0)
-        number = 1 + len(restarts_of(run.store, flow_run_id(), run.stage))
-        self._open = RestartRecord(
+        self._open = self._record(restart)
+        if restart.micro_batch_tokens is not None:
+            self.run = self.run.within(restart.micro_batch_tokens)
+        self.run.workers.restart()
+
+    def _record(self, restart: Restart) -> RestartRecord:
+        """Record, log and show ``restart``."""
+        run, step = self.run, self._furthest
+        row = RestartRecord(
             flow_run_id=flow_run_id(),
             stage=run.stage,
-            number=number,
+            number=1 + len(restarts_of(run.store, flow_run_id(), run.stage)),
             step=None if step < 0 else step,
             cause=restart.cause,
             remedy=restart.remedy,
             began=datetime.now(UTC).isoformat(),
             seconds=None,
         )
-        record_restart(run.store, self._open, run.lineage())
-        if restart.micro_batch_tokens is not None:
-            self.run = run.within(restart.micro_batch_tokens)
+        record_restart(run.store, row, run.lineage())
         run.pipeline.refresh_page(at_once=True)
         where = "begins again" if step < 0 else f"continues after step {step}"
         get_run_logger().warning(
-            f"{run.stage} {where} with {restart.remedy} (restart {number}, {self._in_vain} of"
+            f"{run.stage} {where} with {restart.remedy} (restart {row.number}, {self._in_vain} of"
             f" {self._limit} without a new checkpoint): {restart.cause}"
         )
-        run.workers.restart()
+        return row
 
     def _report(self, step: int, metrics: Mapping[str, float]) -> None:
         """The stage has done ``step``, perhaps once more."""
@@ -183,14 +192,35 @@ def _checkpoints(run: StageRun) -> list[tuple[int, str]]:
     )
 
 
-def _within_memory(run: StageRun) -> StageRun:
-    """Return ``run`` with passes as small as those that led to the newest checkpoint, where memory
-    had run out on the way and the recipe asks for as many tokens as then."""
+def _newest(run: StageRun) -> Manifest | None:
+    """Return the manifest of the newest whole checkpoint that a body of ``run`` may continue
+    with."""
     log = get_run_logger().warning
     manifests = (
         newest_checkpoint(run.store, key, step, log) for step, key in _checkpoints(run)[::-1]
     )
-    newest = next((manifest for manifest in manifests if manifest is not None), None)
+    return next((manifest for manifest in manifests if manifest is not None), None)
+
+
+def _with_other_ranks(run: StageRun, newest: Manifest | None) -> tuple[StageRun, Restart | None]:
+    """Return ``run`` with what lineage says of the ranks that led to the checkpoint ``newest``, and
+    what to record where those of the recipe are others."""
+    before = None if newest is None else newest.metadata.get(LAYOUT)
+    if newest is None or before is None:
+        return run, None
+    changes = newest.metadata.get(RESHARDED, [])
+    after = run.recipe.hardware.learner.layout(run.recipe.model.dtype)
+    if before == after:
+        return (run.resharded(changes) if changes else run), None
+    step = int(newest.key.rpartition("/")[2])
+    run = run.resharded([*changes, {"step": step, "before": before, "after": after}])
+    cause = f"hardware.learner has {layout_text(after)}, the checkpoint is of {layout_text(before)}"
+    return run, Restart(cause, "its training state resharded")
+
+
+def _within_memory(run: StageRun, newest: Manifest | None) -> StageRun:
+    """Return ``run`` with passes as small as those that led to the checkpoint ``newest``, where
+    memory had run out on the way and the recipe asks for as many tokens as then."""
     sizes = None if newest is None else newest.metadata.get(MICRO_BATCH_TOKENS)
     if sizes is None or sizes["recipe"] != run.recipe.hardware.learner.micro_batch_tokens:
         return run

@@ -2,7 +2,7 @@
 its result."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,9 +16,11 @@ from rlcore.recipes.load import recipe_digest, with_micro_batch_tokens
 from rlcore.results.provenance import (
     CODE,
     ENGINE,
+    LAYOUT,
     MACHINE,
     MICRO_BATCH_TOKENS,
     RECIPE,
+    RESHARDED,
     machine_state,
     record_code,
     record_inputs,
@@ -111,6 +113,11 @@ class StageRun:
         run.recipe = with_micro_batch_tokens(self.recipe, micro_batch_tokens)
         return run
 
+    def resharded(self, changes: Sequence[Mapping[str, Any]]) -> "StageRun":
+        """Return this run with ``changes`` of its learners' ranks, which lineage then says of all
+        that it makes."""
+        return self._noting({RESHARDED: list(changes)})
+
     def sampling_with(self, engine: str) -> "StageRun":
         """Return this run with the rollout engine named in the lineage of all that it makes."""
         return self._noting({ENGINE: engine})
@@ -124,7 +131,8 @@ class StageRun:
         """Return the lineage of checkpoints, which says who may continue with them."""
         named = {IDENTITY: self.identity, TRAJECTORY: self.keys.trajectory}
         made_by = {VERSION: self.keys.parts.code[VERSION], TOTAL: self.keys.total}
-        return self.lineage(named | made_by)
+        layout = {LAYOUT: self.recipe.hardware.learner.layout(self.recipe.model.dtype)}
+        return self.lineage(named | made_by | layout)
 
     def record_origin(self) -> None:
         """Record the recipe and the code; they are parents of all that the stage writes from now

@@ -171,7 +171,7 @@ def _synced(model: Path, rounds: int = 9) -> list[Measure]:
     recipe = load_recipe("quickstart", {**settings, **layout}, directory=RECIPES)
     canary = Canary(np.arange(CANARY_TOKENS), recipe.canary_bound)
     with TemporaryDirectory() as name, Workers(recipe) as workers:
-        learner = workers.learner(model, recipe.rl.update.optimizer, name="learner")
+        learner = workers.learner(model, recipe.rl.update.optimizer, name="learner", stage="rl")
         engines = workers.engines(model)
         learner.save(name).result()
 

@@ -58,7 +58,7 @@ def _recipe(job: Mapping[str, Any]) -> Recipe:
 
 def _sft(workers: Workers, job: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
     section, seed = workers.recipe.sft, workers.recipe.seed
-    learner = workers.learner(Path(job["model"]), section.optimizer, name="learner")
+    learner = workers.learner(Path(job["model"]), section.optimizer, name="learner", stage="sft")
     ids = [row["input_ids"] for row in rows]
     frame = pl.DataFrame(
         {
@@ -80,7 +80,9 @@ def _sft(workers: Workers, job: Mapping[str, Any], rows: list[dict[str, Any]]) -
 def _reward_model(workers: Workers, job: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
     section, seed = workers.recipe.reward_model, workers.recipe.seed
     assert section is not None, "the recipe trains one"
-    learner = workers.learner(Path(job["model"]), section.optimizer, name="learner", head="value")
+    learner = workers.learner(
+        Path(job["model"]), section.optimizer, name="learner", stage="reward_model", head="value"
+    )
     ids = [row[side] for row in rows for side in ("chosen_ids", "rejected_ids")]
     frame = pl.DataFrame(
         {

@@ -254,7 +254,9 @@ def test_sft_warns_once_what_rows_of_one_document_cost(tmp_path: Path):
         }
     )
     with Workers(recipe, warn=said.append) as workers:
-        learner = workers.learner(tmp_path / "model", recipe.sft.optimizer, name="sft-learner")
+        learner = workers.learner(
+            tmp_path / "model", recipe.sft.optimizer, name="sft-learner", stage="sft"
+        )
         SupervisedTraining(
             DemonstrationBatches(recipe.sft, demonstrations, 0),
             recipe.sft,

@@ -73,6 +73,7 @@ class _Command:
 def test_nothing_in_a_checkpoint_is_run(zero_stage, learner_of, tmp_path):
     """Who can write to a store must not be able to run commands where a run resumes."""
     learner = learner_of(zero_stage=zero_stage)
+    learner.update(request_of(0, "a"))  # without a step there are no moments to be read
     directory, ran = tmp_path / "checkpoint", tmp_path / "ran"
     learner.save(directory)
     files = [path for path in directory.rglob("*") if path.is_file()]
@@ -116,15 +117,15 @@ def test_a_checkpoint_of_another_model_is_refused(zero_stage, learner_of, tmp_pa
         tensors = load_file(path)
         name = next(iter(tensors))
         save_file({**tensors, name: tensors[name][:1]}, path)
-        with pytest.raises(UserError, match="holds other parameters than this model"):
+        with pytest.raises(UserError, match=rf"{role}.* damaged .{name} has .1. of \d+ elements"):
             learner.load(tmp_path)
         save_file(tensors, path)
     learner.load(tmp_path)
 
 
 def test_foreign_checkpoints_are_refused(learner_of, tmp_path):
-    learner_of(zero_stage=2).save(tmp_path)
-    with pytest.raises(UserError, match="saved with zero_stage = 2 and this learner has 1"):
+    learner_of(dtype="bfloat16").save(tmp_path)
+    with pytest.raises(UserError, match="saved with dtype = bfloat16 and this learner has float32"):
         learner_of().load(tmp_path)
     with pytest.raises(UserError, match=r"rank00000\.json does not exist"):
         learner_of().load(tmp_path / "missing")
@@ -156,6 +157,10 @@ def test_update_that_broke_off_must_be_reloaded(learner_of, tmp_path):
     with pytest.raises(UserError, match="reads per_token"):
         learner.update(replace(good, mini_batches=[good.mini_batches[0], poor]))
     with pytest.raises(VersionConflict, match=r"failed between .* load a checkpoint"):
+        learner.update(good)
+    with pytest.raises(UserError, match="does not exist"):  # what it holds stays unknown
+        learner.load(tmp_path / "none")
+    with pytest.raises(VersionConflict, match="load a checkpoint"):
         learner.update(good)
     learner.load(tmp_path / "checkpoint")
     assert learner.update(good).metrics == learner_of().update(good).metrics

@@ -1,6 +1,7 @@
 """Who knows another library's name for a setting is told ours, first and at whatever place."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -142,7 +143,8 @@ def test_the_right_key_is_named_first(refusals: dict[str, str], written: str, me
     ("written", "words"),
     [
         ("use_peft", "all weights are trained; leave it out"),
-        ("model.lora_rank", "adapters are not supported"),
+        ("model.lora_dropout", "an adapter has no dropout"),
+        ("model.use_dora", "an adapter begins at zero and is not weight-decomposed"),
         ("rl.rollout.min_p", "the whole distribution"),
         ("resume_from_checkpoint", "continues where it was"),
         ("data.sources.0.hub_split", "it is a key of kind 'hub'"),
@@ -191,3 +193,19 @@ def test_an_error_ends_with_the_place_of_its_section_in_the_reference(
         assert anchor[1] in anchors, line
     assert refusals["rl.iteratons"].endswith("recipe.md#rl)")
     assert refusals["rl.num_generation"].endswith("recipe.md#rlrollout)")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "anchor"),
+    [
+        ({"model.max_tokens": 64}, "data"),  # a rule between sections: the first key that it names
+        ({"evaluate.checkpoints": ["sft"]}, "evaluate"),
+        ({"rl.critic.init": "policy"}, "rl"),  # a rule of a section
+        ({"model.adapter.rank": 0}, "modeladapter"),
+    ],
+)
+def test_so_does_a_rule_between_sections(overrides: dict[str, Any], anchor: str) -> None:
+    with pytest.raises(UserError) as refused:
+        load_recipe("quickstart", overrides, directory=RECIPES)
+    for line in str(refused.value).splitlines():
+        assert line.endswith(f"(docs/reference/recipe.md#{anchor})")

@@ -17,12 +17,15 @@ def test_learners_follow_each_other_in_one_run(tmp_path: Path) -> None:
     write_tiny_model(tmp_path)
     recipe = load_recipe("quickstart", {**SMALL, **INLINE}, directory=RECIPES)
     with Workers(recipe) as workers:
-        first = workers.learner(tmp_path, recipe.sft.optimizer, name="sft-learner")
+        first = workers.learner(tmp_path, recipe.sft.optimizer, name="sft-learner", stage="sft")
         before = first.stamp()
         workers.release(first)
         with pytest.raises(AttributeError):
             first.stamp()
-        assert workers.learner(tmp_path, recipe.sft.optimizer, name="learner").stamp() == before
+        assert (
+            workers.learner(tmp_path, recipe.sft.optimizer, name="learner", stage="rl").stamp()
+            == before
+        )
         workers.restart()
         assert workers.reference(tmp_path).stamp() == before
 

@@ -248,8 +248,29 @@ def test_switched_off_settings_are_not_reported() -> None:
     """A verl config lists everything; the reader wants what makes a difference."""
     notes = excerpt("actor_rollout_ref.model.lora_rank=0", "data.shuffle=True").notes
     assert not notes.differs
-    notes = excerpt("actor_rollout_ref.model.lora_rank=32").notes
-    assert "lora_rank = 32: LoRA is not supported" in notes.differs[0]
+    notes = excerpt("actor_rollout_ref.model.lora_adapter_path=some/where").notes
+    assert "an adapter begins at zero: merge that one into model.path" in notes.differs[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["lora_rank=64", "lora_alpha=32"], {"rank": 64, "alpha": 32.0}),
+        (["lora.rank=8", "lora.alpha=8"], {"rank": 8, "alpha": 8.0}),
+        (
+            ["lora_rank=8", "target_modules=[q_proj,v_proj]"],
+            {"rank": 8, "alpha": 16.0, "targets": ("q_proj", "v_proj")},
+        ),
+    ],
+)
+def test_an_adapter_comes_over(settings: list[str], expected: dict[str, Any]) -> None:
+    given = [f"actor_rollout_ref.model.{setting}" for setting in settings]
+    translation = excerpt(*given, "actor_rollout_ref.actor.fsdp_config.param_offload=True")
+    adapter = translation.recipe.model.adapter
+    assert adapter is not None
+    assert {name: getattr(adapter, name) for name in expected} == expected
+    assert translation.recipe.hardware.learner.zero_stage != 3
+    assert any("no param_offload" in note for note in translation.notes.remarks)
 
 
 def test_a_setting_that_follows_another_is_reported_by_value() -> None:
@@ -313,7 +334,7 @@ def test_a_value_that_the_script_does_not_tell_ends_it_only_where_it_is_needed()
             "data.train_max_samples = 9: all rows are read; set data.sour",
         ),
         ("trainer.v1.trainer_mode=separate_async", "every iteration samples with the newest"),
-        ("actor_rollout_ref.model.lora.rank=8", "LoRA is not supported"),
+        ("actor_rollout_ref.model.exclude_modules=head", "model.adapter.targets names"),
     ],
 )
 def test_what_the_run_does_without_is_told(setting: str, said: str) -> None:

@@ -12,7 +12,7 @@ from rlcore.cluster.types import WorkerDied, WorkerError, WorkerHung, WorkerTime
 from rlcore.learner.checkpoints import KIND
 from rlcore.learner.pool import LearnerOutOfMemory
 from rlcore.plan.batches import smaller_passes
-from rlcore.results.provenance import MICRO_BATCH_TOKENS
+from rlcore.results.provenance import MICRO_BATCH_TOKENS, RESHARDED
 from rlcore.results.stage_rows import RestartRecord, restarts_of
 from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore
@@ -295,6 +295,46 @@ def test_the_recipes_own_figure_holds_once_it_was_changed(
         staged.run(**SMALLER)
     staged.run(learner={"micro_batch_tokens": 3000})
     assert seen == [4096, 2048, 3000]
+
+
+LAYOUTS = [{"ranks": 2, "zero_stage": 1}, {"ranks": 1, "zero_stage": 0}]
+
+
+def test_other_ranks_than_the_checkpoints_are_recorded_once(
+    prefect_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the run that changes them; lineage says it of all that is made from then on."""
+
+    def body(run: StageRun, call: int) -> None:
+        if call < 4:
+            folder = tmp_path / f"step-{call}"
+            folder.mkdir()
+            (folder / "state").write_text(str(call))
+            key = f"{run.key}/{call:06d}"
+            run.store.put(KIND, key, directory=folder, lineage=run.resumable())
+            raise RuntimeError("killed")
+
+    staged = Staged(tmp_path, body)
+    rows = []
+    ray = {"cluster": "ray"}
+    for ranks in (2, 1, 1):
+        with pytest.raises(RuntimeError, match="killed"):
+            staged.run(learner={"ranks": ranks}, device="cpu", **ray)
+        rows += staged.rows
+    ref = staged.run(device="cpu", **ray)
+    assert not staged.rows
+    cause = "hardware.learner has 1 rank (ZeRO 0), the checkpoint is of 2 ranks (ZeRO 1)"
+    (row,) = rows
+    assert (row.step, row.cause, row.remedy) == (1, cause, "its training state resharded")
+    said = "sft continues after step 1 with its training state resharded (restart 1, 0 of 2"
+    assert f"{said} without a new checkpoint): {cause}" in caplog.messages
+    store = ArtifactStore(tmp_path / "store")
+    change = {"step": 1, "before": LAYOUTS[0], "after": LAYOUTS[1]}
+    says = {
+        m.key.rpartition("/")[2]: m.metadata.get(RESHARDED) for m in store.manifests(kinds=[KIND])
+    }
+    assert says == {"000001": None, "000002": [change], "000003": [change]}
+    assert store.manifest(ref).metadata[RESHARDED] == [change]
 
 
 def test_passes_are_not_smaller_than_the_longest_sequence(

@@ -1,0 +1,189 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685) over a frozen model, by peft.
+
+Engines, digests, exports and evaluations see the merged model, ``W + s·B·A``, which is computed
+from the untouched ``W`` each time: what is added is never subtracted, so that the base keeps its
+bits (in bfloat16 ``(W + D) - D`` is not ``W``).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlcore.models.weight_digest import canonical_names
+from schemas.errors import UserError, did_you_mean
+from schemas.model import Adapter
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+ADAPTER_FOLDER = "adapter"  # of an artifact, beside the merged model
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+NAME = "default"  # peft's, of the one adapter that a learner trains
+PREFIX = "base_model.model."  # of names in peft's files
+BASE_LAYER = ".base_layer."
+FACTORS = ("lora_A", "lora_B")
+SCORE = "score"  # the head of a value model, trained in full
+
+
+def add_adapter(lm: "PreTrainedModel", adapter: Adapter) -> None:
+    """Freeze ``lm`` and put ``adapter`` on it: A drawn by torch's generator, B zero, so that the
+    model computes what it did, bit for bit.
+
+    Raises UserError where the model has no linear layer of a name in ``adapter.targets``, of which
+    its output head is none.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    lm.requires_grad_(False)
+    config = LoraConfig(
+        r=adapter.rank,
+        lora_alpha=adapter.alpha,
+        target_modules=_targets(lm, adapter.targets),
+        use_rslora=adapter.rslora,
+        lora_dropout=0.0,
+        bias="none",
+    )
+    inject_adapter_in_model(config, lm, adapter_name=NAME)
+    head = dict(lm.named_children()).get(SCORE)
+    if head is not None:
+        head.requires_grad_(True)  # a value model's, which is new
+
+
+def _targets(lm: "PreTrainedModel", wanted: str | tuple[str, ...]) -> list[str]:
+    """Return the full names of the linear layers that are ``wanted``, of which the output head is
+    none: log-probs are taken from its weight, and tied it embeds too."""
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
+
+    head = lm.get_output_embeddings()
+    layers = {
+        name: name.rpartition(".")[2]
+        for name, module in lm.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and module is not head and name != SCORE
+    }
+    kinds = sorted(set(layers.values()))
+    for target in () if isinstance(wanted, str) else wanted:
+        if target not in kinds:
+            raise UserError(
+                f"model.adapter.targets = '{target}' is no linear layer of {type(lm).__name__} but"
+                f" for its output head; it has {', '.join(kinds)}{did_you_mean(target, kinds)}"
+            )
+    return [name for name, kind in layers.items() if isinstance(wanted, str) or kind in wanted]
+
+
+def merged_state(lm: "PreTrainedModel") -> "Iterator[tuple[str, torch.Tensor]]":
+    """Yield the canonical state, in the names of ``lm`` without an adapter, each tensor merged, in
+    its dtype, from the base and its factors."""
+    import torch
+
+    tensors = lm.state_dict(keep_vars=True)
+    for name in canonical_names(lm):
+        if any(f".{factor}." in name for factor in FACTORS):
+            continue
+        tensor, layer = tensors[name].detach(), name.rpartition(BASE_LAYER)
+        if layer[1] and layer[2] == "weight":
+            with torch.no_grad():
+                delta = lm.get_submodule(layer[0]).get_delta_weight(NAME)  # pyright: ignore[reportCallIssue]
+                tensor = (tensor.float() + delta.float()).to(tensor.dtype)
+        yield name.replace(BASE_LAYER, "."), tensor
+
+
+@contextmanager
+def adapter_off(lm: "PreTrainedModel") -> Iterator[None]:
+    """Let ``lm`` be the model without its adapter in this context, without gradients.
+
+    peft's own switch also freezes the factors, and so would drop the gradient hooks of a step that
+    is under way.
+    """
+    import torch
+
+    layers = list(_layers(lm))
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def write_adapter(lm: "PreTrainedModel", adapter: Adapter, target: Path, base: str) -> None:
+    """Write the adapter of ``lm`` into the directory ``target`` in peft's form; ``base``: what it
+    is an adapter of, for who loads it."""
+    state = {
+        f"{PREFIX}{name.replace(f'.{NAME}.', '.')}": tensor.detach()
+        for name, tensor in lm.state_dict().items()
+        if any(f".{factor}." in name for factor in FACTORS)
+    }
+    _write(target, state, rank=adapter.rank, scale=adapter.scale, base=base)
+
+
+def compose(adapters: list[Path], target: Path, base: str) -> None:
+    """Write one adapter that does what ``adapters`` do one on top of the other: their factors side
+    by side, of the sum of their ranks, exactly.
+
+    ``B₁A₁ + B₂A₂ = [B₁ B₂][A₁; A₂]``; scales go into B.
+    """
+    import torch
+
+    parts = [read_adapter(directory) for directory in adapters]
+    state: dict[str, torch.Tensor] = {}
+    for name in dict.fromkeys(name for factors, _ in parts for name in factors):
+        axis = 0 if f".{FACTORS[0]}." in name else 1
+        held = [
+            factors[name].float() * (1.0 if axis == 0 else scale)
+            for factors, scale in parts
+            if name in factors
+        ]
+        state[name] = torch.cat(held, dim=axis).contiguous()
+    ranks = {tensor.shape[0] for name, tensor in state.items() if f".{FACTORS[0]}." in name}
+    if len(ranks) > 1:
+        raise UserError(
+            f"adapters {', '.join(map(str, adapters))} have other targets; export apart"
+        )
+    (rank,) = ranks
+    _write(target, state, rank=rank, scale=1.0, base=base)
+
+
+def read_adapter(directory: Path) -> "tuple[dict[str, torch.Tensor], float]":
+    """Return the factors of an adapter in peft's form, by name in the file, and its scale."""
+    from safetensors.torch import load_file
+
+    config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+    rank, alpha = config["r"], config["lora_alpha"]
+    scale = alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
+    return load_file(directory / WEIGHTS_FILE), scale
+
+
+def _write(
+    target: Path, state: "Mapping[str, torch.Tensor]", *, rank: int, scale: float, base: str
+) -> None:
+    from safetensors.torch import save_file
+
+    target.mkdir(parents=True)
+    modules = sorted({name.removeprefix(PREFIX).rpartition(".lora_")[0] for name in state})
+    config: dict[str, Any] = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "inference_mode": True,
+        "r": rank,
+        "lora_alpha": scale * rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted({module.rpartition(".")[2] for module in modules}),
+    }
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (target / CONFIG_FILE).write_text(text, encoding="utf-8")
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
+    save_file(tensors, target / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def _layers(lm: "PreTrainedModel") -> Iterator[Any]:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return (module for module in lm.modules() if isinstance(module, BaseTunerLayer))
