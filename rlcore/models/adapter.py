@@ -40,7 +40,7 @@ def add_adapter(lm: "PreTrainedModel", adapter: Adapter) -> None:
     lm.requires_grad_(False)
     config = LoraConfig(
         r=adapter.rank,
-        lora_alpha=adapter.alpha,
+        lora_alpha=adapter.alpha,  # pyright: ignore[reportArgumentType]
         target_modules=_targets(lm, adapter.targets),
         use_rslora=adapter.rslora,
         lora_dropout=0.0,

@@ -253,7 +253,7 @@ every iteration is logged and every rollout kept; leave it out: logging_steps lo
     logging_strategy log_freq logging_first_step verbose log_level rollout_data_dir
     log_every_n_steps
 weights are float32 or bfloat16 (model.dtype) and never quantised; leave it out: load_in_4bit
-    quantization bnb_4bit_compute_dtype fp8 use_fp8
+    qlora use_qlora quantization bnb_4bit_compute_dtype fp8 use_fp8
 there is nothing to set: the pipeline does it by itself, or not at all; leave it out:
     dataloader_num_workers num_workers remove_unused_columns use_remove_padding push_to_hub
     hub_model_id torch_compile compile sync_ref_model ref_model_mixup_alpha ref_model_sync_steps

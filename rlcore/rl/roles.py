@@ -54,6 +54,7 @@ class WithoutAdapter:
     """The reference of a policy whose adapter is trained: the weights below it, in its learner."""
 
     policy: LearnerPool
+    gpus: float = 0.0  # of its own
 
     def logprobs(
         self, sequences: Sequences, temperature: float = 1.0, *, targets: str = "all"
@@ -86,17 +87,13 @@ def start_workers(
         return learner
 
     exact = kl.uses_reference and kl.estimator == "full"
+    below = policy if exact else None
     learner = stopped_in_the_end(
         workers.learner(
-            policy,
-            rl.update.optimizer,
-            name="learner",
-            stage=Stage.RL,
-            reference_dir=policy if exact else None,
+            policy, rl.update.optimizer, name="learner", stage=Stage.RL, reference_dir=below
         )
     )
-    reference: LearnerPool | WithoutAdapter | None = None
-    critic = None
+    reference = critic = None
     if workers.recipe.has_reference_worker:
         reference = stopped_in_the_end(workers.reference(policy))
     elif kl.uses_reference and not exact:
@@ -108,8 +105,7 @@ def start_workers(
             workers.learner(start, rl.critic.optimizer, name="critic", stage=Stage.RL, head="value")
         )
     engines = workers.engines(policy)
-    held = (learner, critic, engines, *([reference] if isinstance(reference, LearnerPool) else []))
-    shares = sum(pool.gpus for pool in held if pool is not None)
+    shares = sum(pool.gpus for pool in (learner, reference, critic, engines) if pool is not None)
     return RLWorkers(
         learner=learner,
         engines=engines,
@@ -121,7 +117,7 @@ def start_workers(
         side_by_side=have_own_places(
             workers.recipe,
             workers.device,
-            reference=isinstance(reference, LearnerPool),
+            reference=workers.recipe.has_reference_worker,
             critic=critic is not None,
         ),
     )

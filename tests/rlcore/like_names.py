@@ -41,8 +41,8 @@ there is nothing to set: the pipeline does it by itself, or not at all; leave it
     torch_compile_mode use_torch_compile vllm_enable_sleep_mode vllm_server_port
 weights are float32 or bfloat16 (model.dtype) and never quantised; leave it out: load_in_8bit
 a run started again continues where it was; leave it out: resume_from
-adapters are not supported: all weights are trained; leave it out: lora_r qlora target_modules
-    use_dora
+weights are float32 or bfloat16 (model.dtype) and never quantised; leave it out: qlora load_in_8bit
+an adapter begins at zero and is not weight-decomposed; leave it out: use_dora
 rl.update.optimizer.schedule: scheduler_kwargs
 rl.update.optimizer: optim_args optimizer_kwargs optimizer_params
 hardware.learner.gpus_per_rank: gpus_per_actor reward_num_gpus_per_node

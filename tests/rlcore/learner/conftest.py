@@ -110,7 +110,7 @@ class Waited:
     def __init__(self, pool: LearnerPool) -> None:
         self._pool = pool
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
             found = getattr(self._pool, name)(*arguments, **options)
             return found.result() if isinstance(found, LearnerFuture) else found

@@ -12,7 +12,6 @@ from rlcore.algorithms.aggregation import token_weights
 from rlcore.algorithms.objective import PolicyObjective
 from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
 from rlcore.learner.learner import Learner
-from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import LearnerSpec, Term, UpdateRequest
 from rlcore.models.architectures import caps_attention
 from rlcore.models.packing import Sequences
@@ -83,7 +82,7 @@ def request_of(version: int, digest: str, seed: int = 0) -> UpdateRequest:
     return UpdateRequest(version, digest, batches, [0.05, 0.04])
 
 
-def weights_of(learner: Learner | LearnerPool) -> dict[str, torch.Tensor]:
+def weights_of(learner: Any) -> dict[str, torch.Tensor]:
     """The canonical state, through the file that engines read."""
     return {name: tensor.clone() for name, tensor in read_state(learner.publish().path).items()}
 

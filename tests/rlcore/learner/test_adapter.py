@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from rlcore.algorithms.objective import PolicyObjective, ValueObjective
+from rlcore.algorithms.objective_types import Objective
 from rlcore.learner.learner import Learner
 from rlcore.learner.spec import Term
 from rlcore.models.weight_files import read_state
@@ -28,7 +29,7 @@ EXACT = PolicyObjective(aggregation="seq-mean-token-mean", kl_coef=0.3, kl_estim
 LORA = Adapter(rank=4, alpha=8.0)
 
 
-def trained(learner: Learner, steps: int = 2, objective=GRPO) -> Learner:
+def trained(learner: Learner, steps: int = 2, objective: Objective = GRPO) -> Learner:
     for step in range(steps):
         learner.step([Term(make_batch(6, step), objective)], 0.1)
     return learner

@@ -142,7 +142,6 @@ def test_the_right_key_is_named_first(refusals: dict[str, str], written: str, me
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("use_peft", "all weights are trained; leave it out"),
         ("model.lora_dropout", "an adapter has no dropout"),
         ("model.use_dora", "an adapter begins at zero and is not weight-decomposed"),
         ("rl.rollout.min_p", "the whole distribution"),

@@ -55,9 +55,13 @@ def test_a_short_key_is_its_only_ending_or_is_asked_back() -> None:
 
 def test_only_what_asks_for_something_is_told() -> None:
     found = lacking(
-        {"actor_rollout_ref.model.lora_rank": 32, "trainer.nnodes": 1, "data.shuffle": True}
+        {
+            "actor_rollout_ref.model.lora_adapter_path": "some/where",
+            "trainer.nnodes": 1,
+            "data.shuffle": True,
+        }
     )
-    assert list(found) == ["actor_rollout_ref.model.lora_rank"]
+    assert list(found) == ["actor_rollout_ref.model.lora_adapter_path"]
 
 
 @pytest.mark.parametrize(
