@@ -13,14 +13,14 @@ from prefect.states import Completed
 from flows.flow_run_names import retrain_name
 from flows.paths import RECIPES
 from flows.rl_pipeline import rl_pipeline
-from rlcore.evaluation.promotion import Verdict
+from rlcore.evaluation.promotion_rule import Verdict
 from rlcore.models.files import model_directory
 from rlcore.recipes.load import load_recipe, recipe_digest
 from rlcore.recipes.redaction import redacting
 from rlcore.results.folders import run_directory
 from rlcore.results.run import Run
 from rlcore.retraining.champions import Champion, ChampionMoved, champion, verified_export
-from rlcore.retraining.gate import GateDecision
+from rlcore.retraining.gate_records import GateDecision
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError

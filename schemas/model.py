@@ -70,6 +70,11 @@ class Adapter(Section):
         description="names of linear layers, such as [q_proj, v_proj]; all-linear = those of"
         " attention and MLP, not the output head",
     )
+    base: Literal["full", "nf4"] = Field(
+        default="full",
+        description="the weights below it: in model.dtype, or 4-bit in blocks of 64 (QLoRA, arXiv"
+        " 2305.14314; extra quant), of which engines get what the learner computes with",
+    )
     rslora: bool = Field(
         default=False, description="scale = alpha / sqrt(rank) instead (arXiv 2312.03732)"
     )

@@ -334,6 +334,17 @@ class Recipe(Section):
                 "model.adapter and hardware.learner.zero_stage = 3: ZeRO-3 would gather the frozen"
                 " weights for every pass; set zero_stage to auto, 0, 1 or 2"
             )
+        chains = [("sft", "rl", self.sft.enabled)]
+        if self.rl.critic is not None and self.rl.critic.init == REWARD_MODEL:
+            chains.append((REWARD_MODEL, "rl", True))
+        for first, second, follow in chains:
+            both = adapter is not None and {first, second} <= set(adapter.stages)
+            if adapter is not None and adapter.base == "nf4" and both and follow:
+                yield (
+                    f"model.adapter.base = 'nf4' and stages {first} and {second}: what {first} made"
+                    f" would be quantised once more, which changes it; leave {first} out of"
+                    " model.adapter.stages, or set base to full"
+                )
         if self.model.from_scratch and self.sft.enabled and self.model.adapter_of("sft"):
             yield (
                 "model.adapter trains in sft and model.from_scratch draws the weights that it would"

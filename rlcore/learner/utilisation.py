@@ -33,6 +33,8 @@ class TrainingCost:
 def training_cost(model: "PreTrainedModel") -> TrainingCost:
     """Return what a token costs ``model``, whose weights are whole (before ZeRO-3 splits them).
 
+    A matrix below an adapter has no gradient, and so two multiply-adds instead of three.
+
     Matrices count, vectors do not; an embedding counts where it is the output head too. Of a layer
     of experts, which is one tensor of three dimensions, those that a token is sent to count.
     """
@@ -44,7 +46,9 @@ def training_cost(model: "PreTrainedModel") -> TrainingCost:
         if weight.dim() < 2 or (weight is embedding and not _is_head(model, weight)):
             continue
         used = chosen / weight.shape[0] if chosen is not None and weight.dim() == 3 else 1.0
-        parameters += weight.numel() * used
+        codes = getattr(weight, "quant_state", None)
+        count = weight.numel() if codes is None else codes.shape.numel()
+        parameters += count * used * (1.0 if weight.requires_grad else 2 / 3)
     layers = getattr(config, "num_hidden_layers", 0)
     heads = getattr(config, "num_attention_heads", 0)
     size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)

@@ -8,6 +8,7 @@ bits (in bfloat16 ``(W + D) - D`` is not ``W``).
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ NAME = "default"  # peft's, of the one adapter that a learner trains
 PREFIX = "base_model.model."  # of names in peft's files
 BASE_LAYER = ".base_layer."
 FACTORS = ("lora_A", "lora_B")
+OF_CODES = ".weight."  # in names of the scales and tables of a quantised weight
 SCORE = "score"  # the head of a value model, trained in full
 
 
@@ -38,6 +40,8 @@ def add_adapter(lm: "PreTrainedModel", adapter: Adapter) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     lm.requires_grad_(False)
+    if adapter.base == "nf4":
+        _quantise(lm)
     config = LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha,  # pyright: ignore[reportArgumentType]
@@ -74,6 +78,40 @@ def _targets(lm: "PreTrainedModel", wanted: str | tuple[str, ...]) -> list[str]:
     return [name for name, kind in layers.items() if isinstance(wanted, str) or kind in wanted]
 
 
+def _quantise(lm: "PreTrainedModel") -> None:
+    """Hold the linear layers of ``lm`` but its head in nf4 with doubly quantised scales, as they
+    are now: a layer computes with what that decodes to, in the dtype that it had."""
+    from torch import nn
+
+    try:
+        layers: Any = import_module("bitsandbytes.nn")
+    except ImportError as error:
+        raise UserError(
+            "model.adapter.base = 'nf4' needs bitsandbytes; install the extra quant, or set base to"
+            " full"
+        ) from error
+    head = lm.get_output_embeddings()
+    for name, layer in list(lm.named_modules()):
+        if type(layer) is not nn.Linear or layer is head:
+            continue
+        weight, sizes = layer.weight, (layer.in_features, layer.out_features)
+        held = layers.Linear4bit(
+            *sizes, layer.bias is not None, weight.dtype, quant_type="nf4", device="meta"
+        )
+        codes = layers.Params4bit(weight.data, requires_grad=False, quant_type="nf4")
+        held.weight, held.bias = codes.to(weight.device), layer.bias
+        lm.set_submodule(name, held)
+    vars(lm)["is_loaded_in_4bit"] = True  # peft asks
+
+
+def _plain(tensor: "torch.Tensor") -> "torch.Tensor":
+    """Return what a layer computes with: ``tensor``, or what its codes stand for."""
+    state = getattr(tensor, "quant_state", None)
+    if state is None:
+        return tensor.detach()
+    return import_module("bitsandbytes.functional").dequantize_4bit(tensor.data, state)
+
+
 def merged_state(lm: "PreTrainedModel") -> "Iterator[tuple[str, torch.Tensor]]":
     """Yield the canonical state, in the names of ``lm`` without an adapter, each tensor merged, in
     its dtype, from the base and its factors."""
@@ -81,9 +119,9 @@ def merged_state(lm: "PreTrainedModel") -> "Iterator[tuple[str, torch.Tensor]]":
 
     tensors = lm.state_dict(keep_vars=True)
     for name in canonical_names(lm):
-        if any(f".{factor}." in name for factor in FACTORS):
+        if any(f".{factor}." in name for factor in FACTORS) or OF_CODES in name:
             continue
-        tensor, layer = tensors[name].detach(), name.rpartition(BASE_LAYER)
+        tensor, layer = _plain(tensors[name]), name.rpartition(BASE_LAYER)
         if layer[1] and layer[2] == "weight":
             with torch.no_grad():
                 delta = lm.get_submodule(layer[0]).get_delta_weight(NAME)  # pyright: ignore[reportCallIssue]

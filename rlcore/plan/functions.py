@@ -14,7 +14,8 @@ from rlcore.algorithms.advantages import find_estimator
 from rlcore.algorithms.losses import find_loss
 from rlcore.rewards.link import environment_of
 from rlcore.rewards.process import FunctionProcess, look_at_functions
-from rlcore.rewards.registry import build, specs_of
+from rlcore.rewards.registry import BUILTIN, build, specs_of
+from rlcore.rewards.truths import READERS
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
 from schemas.names import JUDGE, by_workers
@@ -26,7 +27,6 @@ from schemas.rl import RewardFunction
 CALLED = 8  # rows that each function is called on
 _TELLING = 3  # right answers from which it says something that none is paid for
 _LATE = 2  # of them after which it is called on no more
-_NO_VERDICT = ("format", "length")  # of ours: they never say whether a response is right
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +226,15 @@ def _unpaid(said: Sequence[_Said], recipe: Recipe) -> Iterator[str]:
         yield sentence
 
 
+def _judges(name: str) -> bool:
+    """Whether a function says whether a response is right: of ours those that read a truth."""
+    return name not in BUILTIN or name in READERS
+
+
 def _pays_nothing(said: _Said) -> bool:
     """Whether all right answers are called wrong, or score 0."""
     rewards = said.of_right
-    if len(rewards) < _TELLING or said.function.name in _NO_VERDICT:
+    if len(rewards) < _TELLING or not _judges(said.function.name):
         return False
     verdicts = [reward.correct for reward in rewards if reward.correct is not None]
     if verdicts:

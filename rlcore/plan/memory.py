@@ -20,6 +20,7 @@ from schemas.stages import Stage
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2}
+NF4_BYTES = 0.516  # of a weight: 4 bits, and 8 of its block of 64, and a little of 256 blocks
 LOGITS_CHUNK_BYTES = 256 * 2**20  # fp32 logits alive at once (models.logprobs.CHUNK_LOGITS)
 DATA_BYTES_PER_TOKEN = 8  # prompts and demonstrations: ids and text in Parquet
 PROCESS_BYTES = GIB // 2  # a process with torch and DeepSpeed loaded: 0.45 GiB measured
@@ -109,6 +110,9 @@ def learner_memory(
     count = shape.parameters
     weights = width * count // (ranks if stage == 3 else 1)
     if adapter is not None:
+        if adapter.base == "nf4":  # of the rest, embeddings and head stay as they are
+            linear = shape.parameters - shape.vocab_size * shape.hidden_size
+            weights += int((NF4_BYTES - width) * linear)
         count = adapter_parameters(shape, adapter)
         weights += width * count
     gradients = width * count // (ranks if stage >= 2 else 1)

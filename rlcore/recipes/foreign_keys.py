@@ -232,6 +232,7 @@ model.adapter.rank: lora_rank lora_r
 model.adapter.alpha: lora_alpha
 model.adapter.targets: lora_target_modules target_modules
 model.adapter.rslora: use_rslora
+model.adapter.base: load_in_4bit qlora use_qlora bnb_4bit_quant_type
 rl.critic: critic.enable critic.enabled use_critic
 rl.algorithm.overlong.max_tokens: reward_kwargs.max_resp_len overlong_max_len
 rl.update.optimizer sft.optimizer rl.critic.optimizer reward_model.optimizer: optimizer_args
@@ -252,8 +253,8 @@ a run started again continues where it was; leave it out: resume_from_checkpoint
 every iteration is logged and every rollout kept; leave it out: logging_steps log_interval log_every
     logging_strategy log_freq logging_first_step verbose log_level rollout_data_dir
     log_every_n_steps
-weights are float32 or bfloat16 (model.dtype) and never quantised; leave it out: load_in_4bit
-    qlora use_qlora quantization bnb_4bit_compute_dtype fp8 use_fp8
+weights are quantised below an adapter alone (model.adapter.base); leave it out: load_in_8bit
+    quantization bnb_4bit_compute_dtype fp8 use_fp8
 there is nothing to set: the pipeline does it by itself, or not at all; leave it out:
     dataloader_num_workers num_workers remove_unused_columns use_remove_padding push_to_hub
     hub_model_id torch_compile compile sync_ref_model ref_model_mixup_alpha ref_model_sync_steps

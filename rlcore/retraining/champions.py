@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from rlcore.evaluation.promotion import Decision, OnSet, Verdict
+from rlcore.evaluation.promotion_rule import Decision, OnSet, Verdict
 from rlcore.results.roots import CHAMPIONS, EXPORT
 from rlcore.store.artifacts import (
     ArtifactError,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rlcore.data.sources import count_rows, data_digests, read_file
-from rlcore.evaluation.promotion import Verdict
+from rlcore.evaluation.promotion_rule import Verdict
 from rlcore.models.files import hub_unreachable
 from rlcore.recipes.load import recipe_digest
 from rlcore.results.queries import answer

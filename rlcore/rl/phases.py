@@ -26,8 +26,8 @@ from rlcore.rl.batch import arrays_of, drawn, of_prompts
 from rlcore.rl.fork import ROLE, Fork
 from rlcore.rl.groups import DrawnGroups, split_by_signal
 from rlcore.rl.guards import StaleWeightsError, check_fresh, check_rewards, check_sampler_gap
+from rlcore.rl.memory_probe import probe_memory
 from rlcore.rl.metrics import RECORD, SAVE, MetricsLog
-from rlcore.rl.probe import probe_memory
 from rlcore.rl.prompts import PromptRows, PromptStream
 from rlcore.rl.records import PACKED_FOR, History, RunRecords
 from rlcore.rl.reward import score_rollouts

@@ -10,11 +10,11 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from rlcore.evaluation.evaluate import select_prompts
-from rlcore.evaluation.promotion import check_sets
+from rlcore.evaluation.promotion_rule import check_sets
 from rlcore.models.files import model_directory
 from rlcore.results.paired import one_per_question
 from rlcore.retraining.champions import Champion, verified_export
-from rlcore.retraining.gate import GateDecision, Side, ask, same_rows
+from rlcore.retraining.gate_records import GateDecision, Side, ask, same_rows
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
@@ -56,7 +56,7 @@ def gate(
 
     ``recipe``: that of the candidate's run, whose ``evaluation`` it is. ``began_with``: the export
     that its training began with, where that was a champion's. ``recipe_digest``: of the recipe as
-    it was asked for. Raises as ``rlcore.retraining.gate.ask``.
+    it was asked for. Raises as ``rlcore.retraining.gate_records.ask``.
     """
     assert recipe.retrain is not None, "the flow refuses a recipe without the section"
     store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")

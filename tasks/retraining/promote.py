@@ -7,7 +7,7 @@ from prefect.runtime import flow_run
 
 from rlcore.models.files import model_directory
 from rlcore.retraining.champions import Champion, add_champion
-from rlcore.retraining.gate import GateDecision
+from rlcore.retraining.gate_records import GateDecision
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe

@@ -16,7 +16,7 @@ def test_everything_promised_is_still_there_and_says_the_same() -> None:
         for path, text in promised.items()
         if offered.get(path) != text and path not in MEANT
     }
-    assert not lost, f"{lost}: `python -m tests.golden.behaviour`, if it is meant"
+    assert not lost, f"{lost}: put the path into MEANT, if it is meant"
 
 
 def test_the_table_covers_each_kind_of_promise() -> None:

@@ -39,9 +39,7 @@ the value loss has its own optimizer: set rl.critic.optimizer.lr: value_coef vf_
 the optimizer is AdamW; set its numbers below rl.update.optimizer: optim_name
 there is nothing to set: the pipeline does it by itself, or not at all; leave it out: hub_model
     torch_compile_mode use_torch_compile vllm_enable_sleep_mode vllm_server_port
-weights are float32 or bfloat16 (model.dtype) and never quantised; leave it out: load_in_8bit
 a run started again continues where it was; leave it out: resume_from
-weights are float32 or bfloat16 (model.dtype) and never quantised; leave it out: qlora load_in_8bit
 an adapter begins at zero and is not weight-decomposed; leave it out: use_dora
 rl.update.optimizer.schedule: scheduler_kwargs
 rl.update.optimizer: optim_args optimizer_kwargs optimizer_params

@@ -22,6 +22,16 @@ MODEL_REWARD = [{"name": "reward_model"}]
 
 # recipe, overrides, then what the sentence holds: path, rule, remedy
 CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
+    # the adapter
+    (GRPO, {"model.adapter": {}},
+     ["model.adapter trains in sft", "model.from_scratch", "model.adapter.stages to [rl]"]),
+    (GRPO, {"model.adapter.stages": ["rl"], "hardware.learner.zero_stage": 3},
+     ["zero_stage = 3", "ZeRO-3 would gather the frozen weights", "0, 1 or 2"]),
+    (GRPO, {"model.adapter": {"stages": ["rl"], "targets": []}},
+     ["model.adapter: targets = [] trains nothing", "all-linear"]),
+    (GRPO, {"model.adapter": {"stages": []}}, ["model.adapter.stages", "add one"]),
+    ("gsm8k-grpo", {"model.adapter.base": "nf4"},
+     ["base = 'nf4' and stages sft and rl", "quantised once more", "leave sft out"]),
     # the estimator's inputs
     (PPO, {"rl.critic": None},
      ["rl:", "'gae' needs a critic and critic is null", "set rl.critic to {}"]),

@@ -166,6 +166,75 @@ def test_two_ranks_train_what_one_trains(lora, pair, learner_of, batch):
         assert_same_weights(weights_of(group), weights_of(alone))
 
 
+NF4 = Adapter(rank=4, alpha=8.0, base="nf4")
+
+
+@pytest.fixture
+def quantised(lora):
+    return replace(lora, adapter=NF4)
+
+
+def logprobs_of(directory: Path, batch) -> list[np.ndarray]:
+    """Of transformers, a sequence at a time; the first token has none."""
+    model, rows = AutoModelForCausalLM.from_pretrained(directory).eval(), []
+    for ids in batch.token_ids:
+        tokens = torch.from_numpy(ids).long()
+        with torch.no_grad():
+            scores = torch.log_softmax(model(tokens[None]).logits[0], -1)
+        rows.append(scores[:-1].gather(-1, tokens[1:, None])[:, 0].numpy())
+    return rows
+
+
+def test_of_a_quantised_base_engines_get_what_the_learner_computes_with(
+    quantised, model_dir, learner_of, batch, tmp_path
+):
+    """Not the weights that it was quantised from, which are another model: the canary would see
+    that."""
+    learner = learner_of(quantised)
+    learner.export_hf(tmp_path / "start" / "model")
+    trained(learner)
+    learner.export_hf(tmp_path / "end" / "model")
+    expected = [row[1:] for row in learner.logprobs(batch).logprobs]
+    below = [row[1:] for row in learner.logprobs(batch, reference=True).logprobs]
+    for found, wanted in (("end", expected), ("start", below)):
+        for ours, theirs in zip(
+            logprobs_of(tmp_path / found / "model", batch), wanted, strict=True
+        ):
+            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    original = np.concatenate(logprobs_of(model_dir, batch))
+    assert np.abs(original - np.concatenate(below)).mean() > 1e-2
+
+
+def test_a_quantised_base_is_small_and_keeps_its_codes(quantised, learner_of):
+    learner = learner_of(quantised)
+    lm = learner._engine.lm
+    linear = {n: p.clone() for n, p in lm.named_parameters() if hasattr(p, "quant_state")}
+    assert len(linear) == 14
+    assert all(p.dtype == torch.uint8 for p in linear.values())
+    trained(learner, 3)
+    for name, codes in linear.items():
+        assert torch.equal(dict(lm.named_parameters())[name], codes)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1])
+def test_a_quantised_base_continues_bit_for_bit(zero_stage, quantised, learner_of, tmp_path):
+    learner = learner_of(quantised, zero_stage=zero_stage)
+    learner.update(request_of(0, "a"))
+    learner.save(tmp_path)
+    after = learner.update(request_of(1, "b", seed=5))
+    resumed = learner_of(quantised, zero_stage=zero_stage)
+    resumed.load(tmp_path)
+    assert resumed.update(request_of(1, "b", seed=5)) == after
+    assert resumed.stamp() == learner.stamp()
+
+
+def test_a_quantised_base_in_bfloat16_trains(quantised, learner_of):
+    learner = learner_of(quantised, dtype="bfloat16")
+    before = learner.stamp()
+    assert trained(learner).stamp() != before
+    assert {tensor.dtype for tensor in weights_of(learner).values()} == {torch.bfloat16}
+
+
 def test_a_critic_has_its_whole_head_and_an_adapter(lora, value_dir, learner_of):
     critic = replace(lora, head="value", model_dir=str(value_dir))
     learner = learner_of(critic)

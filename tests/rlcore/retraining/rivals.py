@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.retraining.champions import Champion, add_champion, champion
-from rlcore.retraining.gate import GateDecision, Side, ask
+from rlcore.retraining.gate_records import GateDecision, Side, ask
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.retrain import RetrainSection

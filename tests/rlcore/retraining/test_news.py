@@ -8,7 +8,7 @@ import pytest
 from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe, recipe_digest
 from rlcore.retraining.champions import ROLLED_BACK, add_champion, champions
-from rlcore.retraining.gate import Side, ask
+from rlcore.retraining.gate_records import Side, ask
 from rlcore.retraining.news import news, observe
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef

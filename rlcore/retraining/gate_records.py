@@ -1,6 +1,6 @@
 """The gate of retraining over two evaluations in a store: same rows, looks counted, decision kept.
 
-What is decided, and how, is in ``rlcore.evaluation.promotion``.
+What is decided, and how, is in ``rlcore.evaluation.promotion_rule``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.evaluation.promotion import Decision, Verdict, alpha_of, check_sets, decide
+from rlcore.evaluation.promotion_rule import Decision, Verdict, alpha_of, check_sets, decide
 from rlcore.results.paired import prompt_values, with_question
 from rlcore.retraining.champions import (
     DECISIONS,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.evaluation.promotion import Verdict, alpha_of
+from rlcore.evaluation.promotion_rule import Verdict, alpha_of
 from rlcore.retraining.champions import (
     Champion,
     ChampionMoved,
@@ -15,7 +15,7 @@ from rlcore.retraining.champions import (
     decisions,
     looks,
 )
-from rlcore.retraining.gate import Side, same_rows
+from rlcore.retraining.gate_records import Side, same_rows
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from tests.rlcore.retraining.rivals import NAME, SHARES, gate, plant, promote, right_answers

@@ -14,8 +14,8 @@ from rlcore.models.ragged import to_arrays
 from rlcore.models.rows import SHARING_MULTIPLES
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.loop import Steps, iterate
+from rlcore.rl.memory_probe import longest_batches, probe_memory
 from rlcore.rl.phases import Phases
-from rlcore.rl.probe import longest_batches, probe_memory
 from tests.rlcore.rl.test_algorithms import digits
 
 Make = Callable[..., Phases]

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlcore.evaluation.promotion import (
+from rlcore.evaluation.promotion_rule import (
     ALPHA,
     Decision,
     Verdict,
