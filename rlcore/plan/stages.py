@@ -116,6 +116,8 @@ def _estimate(stage: str, fit: Fit, shape: ModelShape, rates: Rates) -> StageEst
             longest += rates.sampler_s(shape.parameters, preference_tokens(recipe), engines)
     elif stage == "rl":
         longest = _rl_s(recipe, shape, data, fit.batches.rl, rates)
+    elif stage != "evaluate":
+        raise AssertionError(f"stage {stage} has no estimate")
     elif data.test is None:
         note = "test rows unknown until they are counted"
     else:
