@@ -9,10 +9,12 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.models.weight_digest import canonical_names
+from rlcore.models.weight_names import empty_model
 from schemas.errors import UserError, did_you_mean
 from schemas.model import Adapter
 
@@ -25,7 +27,11 @@ CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 NAME = "default"  # peft's, of the one adapter that a learner trains
 PREFIX = "base_model.model."  # of names in peft's files
 BASE_LAYER = ".base_layer."
+OF_EXPERTS = ("gate_proj", "up_proj", "down_proj", "gate", "w1", "w2", "w3")
 FACTORS = ("lora_A", "lora_B")
+NO_BITSANDBYTES = (
+    "model.adapter.base = 'nf4' needs bitsandbytes; install the extra quant, or set base to full"
+)
 OF_CODES = ".weight."  # in names of the scales and tables of a quantised weight
 SCORE = "score"  # the head of a value model, trained in full
 
@@ -38,22 +44,47 @@ def add_adapter(lm: "PreTrainedModel", adapter: Adapter) -> None:
     its output head is none.
     """
     from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
+    targets = _targets(lm, adapter.targets)
     lm.requires_grad_(False)
     if adapter.base == "nf4":
         _quantise(lm)
     config = LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha,  # pyright: ignore[reportArgumentType]
-        target_modules=_targets(lm, adapter.targets),
+        target_modules=targets,
         use_rslora=adapter.rslora,
         lora_dropout=0.0,
         bias="none",
     )
-    inject_adapter_in_model(config, lm, adapter_name=NAME)
+    try:
+        inject_adapter_in_model(config, lm, adapter_name=NAME)
+    except ValueError as error:  # peft knows layers that are linear, and used otherwise
+        raise UserError(
+            f"model.adapter.targets = {adapter.targets!r} does not fit {type(lm).__name__}:"
+            f" {str(error).partition(chr(10))[0]}; name linear layers of its attention and MLP"
+        ) from error
+    adapted = {name for name, layer in lm.named_modules() if isinstance(layer, BaseTunerLayer)}
+    if adapted != set(targets):  # what is not merged would not reach the engines
+        raise UserError(
+            f"model.adapter.targets = {adapter.targets!r}: for {type(lm).__name__} peft adapts"
+            f" {', '.join(sorted(adapted - set(targets))[:3])} instead; name other layers, such as"
+            " those of the attention"
+        )
     head = dict(lm.named_children()).get(SCORE)
     if head is not None:
         head.requires_grad_(True)  # a value model's, which is new
+
+
+def check_adapter(adapter: Adapter | None, directory: Path) -> None:
+    """Raise UserError where ``adapter`` cannot be put on the model of ``directory``, or needs what
+    is not installed; no weight is read."""
+    if adapter is None:
+        return
+    if adapter.base == "nf4" and find_spec("bitsandbytes") is None:
+        raise UserError(NO_BITSANDBYTES)
+    add_adapter(empty_model(directory), adapter.model_copy(update={"base": "full"}))
 
 
 def _targets(lm: "PreTrainedModel", wanted: str | tuple[str, ...]) -> list[str]:
@@ -75,7 +106,12 @@ def _targets(lm: "PreTrainedModel", wanted: str | tuple[str, ...]) -> list[str]:
                 f"model.adapter.targets = '{target}' is no linear layer of {type(lm).__name__} but"
                 f" for its output head; it has {', '.join(kinds)}{did_you_mean(target, kinds)}"
             )
-    return [name for name, kind in layers.items() if isinstance(wanted, str) or kind in wanted]
+    if not isinstance(wanted, str):
+        return [name for name, kind in layers.items() if kind in wanted]
+    # peft takes these for the experts that one tensor holds, which is not merged.
+    fused = any(name.endswith(".experts") for name, _ in lm.named_modules())
+    left_out = OF_EXPERTS if fused else ()
+    return [name for name, kind in layers.items() if kind not in left_out]
 
 
 def _quantise(lm: "PreTrainedModel") -> None:
@@ -86,10 +122,7 @@ def _quantise(lm: "PreTrainedModel") -> None:
     try:
         layers: Any = import_module("bitsandbytes.nn")
     except ImportError as error:
-        raise UserError(
-            "model.adapter.base = 'nf4' needs bitsandbytes; install the extra quant, or set base to"
-            " full"
-        ) from error
+        raise UserError(NO_BITSANDBYTES) from error
     head = lm.get_output_embeddings()
     for name, layer in list(lm.named_modules()):
         if type(layer) is not nn.Linear or layer is head:

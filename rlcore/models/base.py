@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jinja2 import TemplateError, TemplateSyntaxError
 
+from rlcore.models.adapter import check_adapter
 from rlcore.models.files import (
     CODE_FILES,
     TOKENIZER_FILES,
@@ -240,6 +241,7 @@ def copy_base_model(
     """
     assert model.path is not None, "a model from scratch is built, not copied"
     stops = check_base_model(model, source)
+    check_adapter(model.adapter, source)
     _copy(source, target, model)
     if model.chat_template is not None:
         _set_chat_template(target, model)

@@ -14,6 +14,7 @@ from rlcore.envs.process import describe
 from rlcore.envs.registry import BUILTIN, check_name
 from rlcore.evolve.prompts import check_templates
 from rlcore.learner.packing_check import try_architecture
+from rlcore.models.adapter import check_adapter
 from rlcore.models.architectures import check_states
 from rlcore.models.base import check_base_model, scratch_stops
 from rlcore.models.shape import model_parameters
@@ -217,6 +218,7 @@ def check_model(model: ModelSection) -> Stops | None:
     if not directory.is_dir():
         return None
     stops = check_base_model(model, directory, values_to=VALUES_READ_AHEAD)
+    check_adapter(model.adapter, directory)
     try_architecture(directory)
     return stops
 

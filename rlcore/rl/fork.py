@@ -109,7 +109,7 @@ class Fork:
         if self.number >= recipe.rl.iterations:
             raise UserError(beyond(self._text, self.number, recipe))
         self.check_kept()
-        self._check_policy(policy)
+        self._check_policy(policy, recipe)
         name = f"{self.key}/{self.number:06d}"
         with store.pin(CHECKPOINT, name):
             ref = store.find(CHECKPOINT, name)
@@ -130,12 +130,19 @@ class Fork:
             coef = state.kl_coef or coef
         return replace(state, accuracies=None, streak=0, kl_coef=coef)
 
-    def _check_policy(self, policy: ArtifactRef | None) -> None:
-        """Raise UserError unless ``policy`` has the shape and tokenizer of the checkpoint's."""
+    def _check_policy(self, policy: ArtifactRef | None, recipe: Recipe) -> None:
+        """Raise UserError unless ``policy`` has the shape and tokenizer of the checkpoint's; below
+        an adapter, its weights too, which are in no checkpoint."""
         recorded = self.recorded()
         theirs = recorded.iteration(recorded.first).manifest.parents.get("policy")
         if policy is None or theirs is None:
             return
+        if recipe.model.adapter_of("rl") is not None and theirs.sha256 != policy.sha256:
+            raise UserError(
+                f"{self._text} does not fit: its checkpoint holds an adapter alone, and the policy"
+                " below that is not what this recipe's RL starts from; leave the stages before rl"
+                " as they were, or start without a fork"
+            )
         old, new = (self._store.peek(ref.kind, ref.key) for ref in (theirs, policy))
         if old is None or new is None:
             return

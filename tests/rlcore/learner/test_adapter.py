@@ -13,10 +13,12 @@ from transformers import AutoModelForCausalLM
 from rlcore.algorithms.objective import PolicyObjective, ValueObjective
 from rlcore.algorithms.objective_types import Objective
 from rlcore.learner.learner import Learner
-from rlcore.learner.spec import Term
+from rlcore.learner.spec import LearnerSpec, Term
+from rlcore.models.adapter import check_adapter
 from rlcore.models.weight_files import read_state
 from schemas.errors import UserError
 from schemas.model import Adapter
+from tests.architectures import write_model
 from tests.rlcore.learner.samples import (
     assert_same_weights,
     make_batch,
@@ -286,3 +288,47 @@ def test_what_cannot_be_trained_is_refused(spec):
     for change in ({"zero_stage": 3}, {"trainable": False}):
         with pytest.raises(UserError, match="learner adapter with"):
             replace(spec, adapter=LORA, **change)
+
+
+ADAPTED = {"GPT2LMHeadModel": 8, "MixtralForCausalLM": 8, "Qwen3NextForCausalLM": 17}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ADAPTED)
+@pytest.mark.parametrize("base", ["full", "nf4"])
+def test_other_architectures(base, architecture, learner_of, tmp_path):
+    """Linear layers of another kind, weights that files name otherwise, experts that one tensor
+    holds: peft would adapt those of Qwen3-Next, and merging would lose them."""
+    write_model(tmp_path / "base", architecture)
+    adapter = LORA.model_copy(update={"base": base})
+    check_adapter(adapter, tmp_path / "base")
+    learner = learner_of(
+        LearnerSpec(model_dir=str(tmp_path / "base"), zero_stage=0, adapter=adapter)
+    )
+    before = weights_of(learner)
+    trained(learner)
+    moved = [n for n, tensor in weights_of(learner).items() if not torch.equal(before[n], tensor)]
+    assert len(moved) == ADAPTED[architecture]
+    learner.export_hf(tmp_path / "out" / "model")
+    batch = make_batch(4)
+    expected = learner.logprobs(batch).logprobs
+    for ours, theirs in zip(logprobs_of(tmp_path / "out" / "model", batch), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs[1:], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "targets", "said"),
+    [
+        ("FalconH1ForCausalLM", "all-linear", "does not fit FalconH1ForCausalLM: .*'out_proj'"),
+        (
+            "Qwen3NextForCausalLM",
+            ("up_proj", "gate_proj"),
+            "peft adapts .*experts.* instead; name other",
+        ),
+        ("LlamaForCausalLM", ("embed_tokens",), "'embed_tokens' is no linear layer of Llama"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_a_run(architecture, targets, said, tmp_path):
+    write_model(tmp_path, architecture)
+    with pytest.raises(UserError, match=said):
+        check_adapter(LORA.model_copy(update={"targets": targets}), tmp_path)
