@@ -30,6 +30,7 @@ from rlcore.api.recipe import Task, recipe_of
 from rlcore.cluster.host_settings import set_variables, switch_off
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
+from rlcore.models.adapter import ADAPTER_FOLDER
 from rlcore.models.base import check_model_files, copy_base_model, load_pretrained, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, read_config
 from rlcore.models.soundness import check_tokenizer_fits
@@ -247,7 +248,10 @@ def _close(run: _Prepared, policy: ArtifactRef, began: float) -> None:
     rows = stage_rows(store, f"{run.call.key}/")
     ended = rows is not None and rows["sha256"][0] == policy.sha256
     if not ended or not target.exists():
-        _publish(store.directory(policy) / MODEL_FOLDER, target)
+        made = store.directory(policy)
+        _publish(made / MODEL_FOLDER, target)
+        if (made / ADAPTER_FOLDER).is_dir():
+            _publish(made / ADAPTER_FOLDER, run.root / ADAPTER_FOLDER)
     for checkpoint in store.keys("checkpoint", f"{run.call.key}/"):  # nothing is left to resume
         store.discard("checkpoint", checkpoint)
     if not ended:
@@ -356,7 +360,8 @@ def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) 
 def _publish(exported: Path, target: Path) -> None:
     """Copy the export to ``target``; an earlier one is removed only after the new one is in
     place. A copy, since what is in the store must not change with it."""
-    partial, old = target.with_name(f".{target.name}.partial"), target.with_name(".old-model")
+    partial = target.with_name(f".{target.name}.partial")
+    old = target.with_name(f".old-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)
     shutil.copytree(exported, partial)

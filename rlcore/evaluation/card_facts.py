@@ -27,6 +27,7 @@ from schemas.generators import (
     InstructionsSource,
     ProgramsSource,
 )
+from schemas.model import Adapter
 from schemas.names import BASE_MODEL, REWARD_MODEL, term_name
 from schemas.outcomes import FinishReason, Outcome
 from schemas.recipe import Recipe
@@ -365,8 +366,18 @@ def _training(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict
         "prompts x samples": f"{rl.rollout.prompts} x {rl.rollout.samples}",
         **({"a response also ends with": _quoted(rl.rollout.stop)} if rl.rollout.stop else {}),
         "RL learning rate": f"{rl.update.optimizer.lr:g}",
+        **({"adapter": _adapter(recipe.model.adapter)} if recipe.model.adapter else {}),
         "precision": recipe.model.dtype,
     }
+
+
+def _adapter(adapter: Adapter) -> str:
+    targets = adapter.targets if isinstance(adapter.targets, str) else ", ".join(adapter.targets)
+    base = " over 4-bit weights (nf4)" if adapter.base == "nf4" else ""
+    return (
+        f"LoRA of rank {adapter.rank}, scale {adapter.scale:g}, on {targets}{base}, in"
+        f" {', '.join(adapter.stages)}; merged into these weights, and alone in adapter/"
+    )
 
 
 def _evaluation(recipe: Recipe) -> dict[str, str]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 from flows.training import (
     DAPOConfig,
@@ -61,6 +63,17 @@ def trained(tiny: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     folder = tmp_path_factory.mktemp("trained")
     config = grpo(num_episodes=3)
     return folder, train_with_grpo_sync(tiny, variety, PROMPTS, config, output_dir=str(folder))
+
+
+def test_an_adapter_lies_beside_the_merged_model(tiny: str, tmp_path: Path) -> None:
+    config = grpo(overrides={"model.adapter": {"rank": 2, "alpha": 4}})
+    model, *_ = train_with_grpo_sync(tiny, variety, PROMPTS, config, output_dir=str(tmp_path))
+    base = AutoModelForCausalLM.from_pretrained(tiny)
+    merged = PeftModel.from_pretrained(base, str(tmp_path / "adapter")).merge_and_unload()
+    found, expected = (each.state_dict() for each in (merged, model))
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
 
 
 class _Stopped(Exception):
