@@ -16,7 +16,7 @@ import torch
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
-from rlcore.models.adapter import ADAPTER_FOLDER, compose, write_adapter
+from rlcore.models.adapter import ADAPTER_FOLDER, adapter_base_of, compose, write_adapter
 from rlcore.models.weight_digest import combined_digest, digests_and_sums
 from rlcore.models.weight_names import to_files
 from schemas.errors import UserError
@@ -164,7 +164,8 @@ class LearnerWeights:
         """Write the adapter; on top of the one that the stage before trained, if any."""
         spec, lm = self._spec, self._engine.lm
         below = Path(spec.model_dir).parent / ADAPTER_FOLDER
-        if not below.is_dir():
+        # Another base than this run's: the adapter below is part of what this one is for.
+        if adapter_base_of(below) != spec.adapter_base:
             write_adapter(lm, adapter, target, spec.adapter_base)
             return
         with TemporaryDirectory() as folder:

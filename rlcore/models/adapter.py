@@ -220,6 +220,14 @@ def compose(adapters: list[Path], target: Path, base: str) -> None:
     _write(target, state, rank=rank, scale=1.0, base=base)
 
 
+def adapter_base_of(directory: Path) -> str | None:
+    """Return what the adapter in ``directory`` is for, None where there is none."""
+    file = directory / CONFIG_FILE
+    if not file.is_file():
+        return None
+    return json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
+
+
 def read_adapter(directory: Path) -> "tuple[dict[str, torch.Tensor], float]":
     """Return the factors of an adapter in peft's form, by name in the file, and its scale."""
     from safetensors.torch import load_file

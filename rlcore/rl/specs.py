@@ -27,6 +27,8 @@ def learner_spec(
     """
     hardware = recipe.hardware.learner
     adamw = optimizer or Optimizer()
+    # Over an SFT of all weights an adapter is not one of the base model.
+    trained_below = stage == "rl" and recipe.sft.enabled and not recipe.model.adapter_of("sft")
     return LearnerSpec(
         model_dir=str(model_dir),
         dtype=recipe.model.dtype,
@@ -50,7 +52,7 @@ def learner_spec(
         head=head,
         reference_dir=None if reference_dir is None else str(reference_dir),
         adapter=None if optimizer is None else recipe.model.adapter_of(stage),
-        adapter_base=recipe.model.path or "",
+        adapter_base="" if trained_below else recipe.model.path or "",
         full_determinism=recipe.rl.full_determinism,
     )
 
