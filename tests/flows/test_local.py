@@ -140,16 +140,6 @@ def test_runs_are_started_at_full_priority(site: _BroughtUp) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["server", "worker"])
-def test_what_a_first_run_waits_for_loads_no_pandas(site: _BroughtUp, name: str) -> None:
-    service = services.find(site.home, name)
-    assert service is not None
-    mapped = [place.path for place in psutil.Process(service.pid).memory_maps()]
-    assert any("pydantic_core" in path for path in mapped), "Prefect's"
-    assert not any("/pandas/" in path for path in mapped)
-
-
-@pytest.mark.slow
 def test_prefect_finds_the_server_through_the_dotenv_file(site: _BroughtUp) -> None:
     """``prefect deployment run`` in the project must need no exported variable."""
     result = subprocess.run(

@@ -76,9 +76,9 @@ EDITS = [
     Edit("code/tasks/export.py", "# a comment", {}, set()),
     Edit("evaluate.samples", 3, {"evaluate": {"evaluate.samples"}}, {"export"}),
     Edit(
-        "code/rlcore/evaluation/statistics.py",
+        "code/rlcore/evaluation/summary.py",
         STATEMENT,
-        {"evaluate": {unversioned("rlcore.algorithms.statistics")}},
+        {"evaluate": {unversioned("rlcore.evaluation.summary")}},
         {"export"},
     ),
     Edit(
