@@ -146,6 +146,7 @@ IN_KEYS_IF_SET = (
     ("model", "adapter"),
     ("model", "stop_tokens"),
     ("rl", "rollout", "stop"),
+    ("rl", "rollout", "max_staleness"),
     ("evaluate", "stop"),
     ("reward_model", "preferences", "stop"),
 )

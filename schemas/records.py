@@ -51,7 +51,7 @@ RESTARTS = table(
 ITERATIONS = table(
     iteration=int64("RL iteration, from 1; 0 is what RL began with", ge=0),
     version=int64("version of the weights after it", ge=0),
-    digest_before=string("sha256 of the weights that it sampled with"),
+    digest_before=string("sha256 of the weights that it updated"),
     digest_after=string("sha256 of the weights that it ended with"),
     cursor=int64("prompts that were drawn from the stream up to its end", ge=0),
 )

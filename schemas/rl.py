@@ -273,6 +273,11 @@ class RLSection(Section):
         return value
 
     @property
+    def checkpoints_kept(self) -> int:
+        """The newest checkpoints kept: also those whose policies sample for iterations to come."""
+        return max(self.checkpoint.keep_last, self.rollout.max_staleness + 1)
+
+    @property
     def actor_iterations(self) -> int:
         """Iterations that train the policy: all but the critic's warm-up."""
         return self.iterations - (self.critic.warmup_iterations if self.critic else 0)
@@ -317,6 +322,33 @@ class RLSection(Section):
             yield (
                 f"rollout.greedy_baseline is true and algorithm.advantage = {name!r} reads no"
                 " greedy answer; set it to false or algorithm.advantage to 'remax'"
+            )
+
+    @rule
+    def _stale_rows_can_be_used(self) -> Iterator[str]:
+        """What goes wrong where the policy that samples is older than the one that trains."""
+        if self.rollout.max_staleness == 0:
+            return
+        stale, algorithm = f"rollout.max_staleness = {self.rollout.max_staleness}", self.algorithm
+        by_sampler = algorithm.ratio_level == "group"
+        if not by_sampler and algorithm.importance_correction.level == "none":
+            yield (
+                f"{stale} trains on rows of an older policy, and nothing accounts for that; set"
+                " algorithm.importance_correction.level to token or sequence, or take"
+                " algorithm.ratio_level = 'group' (GEPO)"
+            )
+        if self.checkpoint.every > 1:
+            yield (
+                f"{stale} and checkpoint.every = {self.checkpoint.every}: a run that was killed"
+                " samples again what was under way, from the policies of the last iterations; set"
+                " checkpoint.every to 1"
+            )
+        filtered = algorithm.dynamic_sampling
+        if filtered and filtered.metric == "final_score" and algorithm.kl.where == "reward":
+            yield (
+                f"{stale} and algorithm.dynamic_sampling.metric = 'final_score' with algorithm.kl"
+                ".where = 'reward': which groups are drawn would depend on the policy that trains,"
+                " which is not known yet; set the metric to score or accuracy"
             )
 
     @rule

@@ -38,6 +38,15 @@ class RolloutSection(Section):
         " are always in lockstep",
     )
 
+    max_staleness: int = Field(
+        default=0,
+        ge=0,
+        description="updates that the policy which samples may be behind: 0 = sample, then learn;"
+        " S = iterations are sampled while others train, each from the weights that were S updates"
+        " older than those that it trains, whatever takes how long"
+        " (docs/understand/staleness.md)",
+    )
+
     @rule
     def _samples_whole_distribution(self) -> Iterator[str]:
         if self.top_p < 1 or self.top_k > 0:

@@ -211,14 +211,14 @@ class Learner:
         """Return version and digest of the current weights. Hashes them once per change."""
         return WeightStamp(self._versions.held, self._weights.digest())
 
-    def publish(self, version: int | None = None) -> WeightUpdate:
-        """Write the canonical HF state into shared memory of rank 0, over what was published
-        before.
+    def publish(self, version: int | None = None, kept: int = 1) -> WeightUpdate:
+        """Write the canonical HF state into shared memory of rank 0, where the last ``kept`` that
+        were published are readable.
 
         Raises ``VersionConflict`` unless the weights have the given ``version``.
         """
         self._versions.require(version)
-        path, tensors, sums = self._weights.share()
+        path, tensors, sums = self._weights.share(kept)
         return WeightUpdate(self.stamp(), path, tensors, sums)
 
     def export_hf(self, directory: str | Path) -> None:

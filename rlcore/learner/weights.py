@@ -124,7 +124,7 @@ class LearnerWeights:
     def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, rank: int) -> None:
         self._engine, self._spec, self._rank = engine, spec, rank
         self._known: _Known | None = None
-        self._shared = SharedState()
+        self._shared: list[SharedState] = []  # the newest last
         self._copies: dict[str, torch.Tensor] = {}  # on the host, of weights that are on a GPU
 
     def changed(self) -> None:
@@ -136,12 +136,15 @@ class LearnerWeights:
         known = self._known or self._hashed(self._on_first_rank())
         return combined_digest(known.digests)
 
-    def share(self) -> tuple[str, dict[str, str], dict[str, str]]:
-        """Write the state where other processes read it; return the path of that file (rank 0;
-        "" on others), the digest and the sum of each tensor."""
+    def share(self, kept: int) -> tuple[str, dict[str, str], dict[str, str]]:
+        """Write the state where other processes read it, over the oldest where ``kept`` are there;
+        return the path of that file (rank 0; "" on others), the digest and the sum of each
+        tensor."""
         state = self._on_first_rank()
+        shared = SharedState() if len(self._shared) < kept else self._shared.pop(0)
+        self._shared.append(shared)
         with ThreadPoolExecutor(1) as beside:
-            writing = beside.submit(self._shared.write, state) if self._rank == 0 else None
+            writing = beside.submit(shared.write, state) if self._rank == 0 else None
             known = self._known or self._hashed(state)
             path = "" if writing is None else writing.result()
         return path, known.digests, known.sums

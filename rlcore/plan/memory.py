@@ -229,7 +229,7 @@ def disk_of(
         found[REWARD_MODEL] = supervised(REWARD_MODEL) + sampled * DATA_BYTES_PER_TOKEN
     section = recipe.rl
     response = recipe.max_turns * section.rollout.max_new_tokens
-    kept = section.checkpoint.keep_last + section.checkpoint.keep_best + 1  # one being written
+    kept = section.checkpoints_kept + section.checkpoint.keep_best + 1  # one being written
     tables = section.iterations * iteration_table_bytes(
         sampled_sequences(recipe) * response,
         section.rollout.prompts * section.rollout.samples * response,

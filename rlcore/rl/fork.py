@@ -124,11 +124,11 @@ class Fork:
                         " take a preset with the same models, or start without a fork"
                     )
                 learner.load(str(directory / role))
-            state = LoopState(**store.manifest(ref).metadata["state"])
+            state = LoopState.of_json(store.manifest(ref).metadata["state"])
         coef = LoopState.initial(recipe.rl).kl_coef
         if coef is not None and recipe.rl.algorithm.kl.controller == "adaptive":
             coef = state.kl_coef or coef
-        return replace(state, accuracies=None, streak=0, kl_coef=coef)
+        return replace(state, accuracies=None, streak=0, kl_coef=coef, behind=())
 
     def _check_policy(self, policy: ArtifactRef | None, recipe: Recipe) -> None:
         """Raise UserError unless ``policy`` has the shape and tokenizer of the checkpoint's; below

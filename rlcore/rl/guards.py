@@ -18,15 +18,16 @@ class SamplerDriftError(UserError):
     """Sampler and learner disagree on the log-probs of the same tokens."""
 
 
-def check_fresh(rollouts: pl.DataFrame, learner: WeightStamp) -> None:
-    """Raise StaleWeightsError unless every rollout was sampled from the learner's weights."""
+def check_fresh(rollouts: pl.DataFrame, sampler: WeightStamp) -> None:
+    """Raise StaleWeightsError unless every rollout was sampled from the weights that it is due to
+    be sampled from: the learner's, or earlier ones (``LoopState.draw``)."""
     stamps = zip(rollouts["weight_version"], rollouts["weight_digest"], strict=True)
     for version, digest in sorted(set(stamps)):
-        if (version, digest) != (learner.version, learner.digest):
+        if (version, digest) != (sampler.version, sampler.digest):
             raise StaleWeightsError(
                 f"rollouts were sampled from weights version {version} (digest {digest[:12]}) but"
-                f" the learner holds version {learner.version} (digest {learner.digest[:12]}): the"
-                " engine was not synced after the last update; rerun the flow to sync it again"
+                f" are to be of version {sampler.version} (digest {sampler.digest[:12]}): the"
+                " engine was not synced after an update; rerun the flow to sync it again"
             )
 
 
@@ -35,10 +36,10 @@ def check_sampler_gap(
     learner: list[np.ndarray],
     masks: list[np.ndarray],
     *,
-    bound: GapBound,
+    bound: GapBound | None,
 ) -> dict[str, float]:
     """Return the gap between sampler and learner log-probs; raise SamplerDriftError above
-    ``bound``.
+    ``bound``, of which there is none where the sampler is an older policy.
 
     All arrays are per row, aligned with its tokens. Metrics are verl's
     ``training/rollout_probs_diff_*`` (probabilities) and the log-prob gap itself: maximum and
@@ -52,8 +53,8 @@ def check_sampler_gap(
     gap = np.abs(learnt - sampled)
     probability_gap = np.abs(np.exp(learnt) - np.exp(sampled))
     worst, error = float(gap.max()), float(np.exp(gap.mean()))
-    by_max = bound.measure == "max"
-    if not (worst if by_max else error) <= bound.limit:
+    by_max = bound is not None and bound.measure == "max"
+    if bound is not None and not (worst if by_max else error) <= bound.limit:
         what = f"max |gap| = {worst:.3g} nats" if by_max else f"exp(mean |gap|) = {error:.4g}"
         raise SamplerDriftError(
             f"sampler and learner log-probs differ on the same {gap.size:,} tokens:"

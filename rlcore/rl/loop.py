@@ -30,7 +30,7 @@ def iterate(phases: Phases, steps: Steps, report: Report) -> LoopState:
     ``report`` gets the state after each iteration and that iteration's metrics. All checkpoints are
     written when it returns.
     """
-    with phases.checkpoints.writing(phases.log):
+    with phases.running():
         return _iterate(phases, steps, report)
 
 

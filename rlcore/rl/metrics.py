@@ -161,17 +161,14 @@ SAVE = "save_checkpoint"
 RECORD = "record"
 
 
-class MetricsLog:
-    """Collects one iteration's metrics and writes them as artifact
-    ``metrics/<key>/<iteration>``."""
+TIMING = "timing_s/"
 
-    def __init__(self, store: ArtifactStore, key: str, lineage: Lineage) -> None:
-        self._store, self._key, self._lineage = store, key, lineage
+
+class StepMetrics:
+    """Collects the metrics of an iteration."""
+
+    def __init__(self) -> None:
         self._values: dict[str, float] = {}
-        self._late = metrics_frame(STAGE, 0, {})
-        self._step_began = perf_counter()
-        self._gpus, self._peaks = 1, dict[str, float | None]()
-        self.latest: dict[str, float] = {}
 
     def add(self, values: Mapping[str, float]) -> None:
         """Add metrics of the iteration under way."""
@@ -185,12 +182,29 @@ class MetricsLog:
     @contextmanager
     def timed(self, part: str) -> Iterator[None]:
         """Measure a part as ``timing_s/<part>``; the rounds of an iteration add up."""
-        began, name = perf_counter(), f"timing_s/{part}"
+        began, name = perf_counter(), f"{TIMING}{part}"
         try:
             with activity(f"RL phase {part}"):
                 yield
         finally:
             self._values[name] = self._values.get(name, 0.0) + perf_counter() - began
+
+    def taken(self) -> dict[str, float]:
+        """Return what was collected, and begin again without it."""
+        values, self._values = self._values, {}
+        return values
+
+
+class MetricsLog(StepMetrics):
+    """Writes each iteration's metrics as artifact ``metrics/<key>/<iteration>``."""
+
+    def __init__(self, store: ArtifactStore, key: str, lineage: Lineage) -> None:
+        super().__init__()
+        self._store, self._key, self._lineage = store, key, lineage
+        self._late = metrics_frame(STAGE, 0, {})
+        self._step_began = perf_counter()
+        self._gpus, self._peaks = 1, dict[str, float | None]()
+        self.latest: dict[str, float] = {}
 
     def begin_step(self, gpus: int, peaks: Mapping[str, float | None]) -> None:
         """Start the first iteration: its clock, and its metrics apart from what came before.
@@ -222,8 +236,7 @@ class MetricsLog:
             **self._utilisation(),
         }
         self._late = metrics_frame(STAGE, iteration, late)
-        self.latest = self._values | late
-        self._values = {}
+        self.latest = self.taken() | late
         self._step_began = now
 
     def _utilisation(self) -> dict[str, float]:

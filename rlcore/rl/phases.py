@@ -7,10 +7,12 @@ batch of groups is full (``groups``). rollout, reward and advantage are idempote
 the same iteration they return the recorded artifact. update is a compare-and-set on the learners'
 weight versions. sync ends the iteration: engines get the new weights and prove it, validation runs
 when due, and the checkpoint, whose files are written while the next rollout begins, is published
-last.
+last. With ``rl.rollout.max_staleness`` the first two phases wait for what a thread has drawn
+meanwhile, and sync hands it the new weights (``ahead``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,30 +22,37 @@ import polars as pl
 from rlcore.cluster.progress import activity
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import to_arrays
-from rlcore.rewards.types import is_finished
-from rlcore.rl.advantage import Advantages, advantages_table, signal_of, with_advantages
-from rlcore.rl.batch import arrays_of, drawn, of_prompts
+from rlcore.rl.advantage import Advantages, advantages_table, with_advantages
+from rlcore.rl.ahead import Ahead
+from rlcore.rl.batch import arrays_of, of_prompts
+from rlcore.rl.drawing import Drawing
 from rlcore.rl.fork import ROLE, Fork
-from rlcore.rl.groups import DrawnGroups, split_by_signal
-from rlcore.rl.guards import StaleWeightsError, check_fresh, check_rewards, check_sampler_gap
+from rlcore.rl.groups import DrawnGroups
+from rlcore.rl.guards import StaleWeightsError, check_fresh, check_sampler_gap
 from rlcore.rl.memory_probe import probe_memory
 from rlcore.rl.metrics import RECORD, SAVE, MetricsLog
 from rlcore.rl.prompts import PromptRows, PromptStream
 from rlcore.rl.records import PACKED_FOR, History, RunRecords
-from rlcore.rl.reward import score_rollouts
 from rlcore.rl.roles import RLWorkers
-from rlcore.rl.rollout import greedy_tables, sample_rollouts
 from rlcore.rl.scores import mean_sequence_kl, with_scores
 from rlcore.rl.state import LoopState, RLCheckpoints, validation_due
-from rlcore.rl.sync import CANARY_GAP, CANARY_TOKENS, Canary, sync_weights
+from rlcore.rl.sync import (
+    CANARY_GAP,
+    CANARY_TOKENS,
+    Canary,
+    Offered,
+    offer_weights,
+    sync_weights,
+)
 from rlcore.rl.training import RLTraining
 from rlcore.rl.unsolved_prompts import RecentAnswers
 from rlcore.rl.validation import Validation, validation_prompts
 from rlcore.rollout.episodes import episodes_of
-from rlcore.rollout.trajectories import Trajectory
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
+
+STALENESS = "training/staleness"  # optimizer steps between the policies that sample and that train
 
 
 class Phases:
@@ -52,7 +61,7 @@ class Phases:
 
     # Slots keep an orchestrator that encodes a call's arguments from walking through tables.
     __slots__ = (
-        *("_fork", "_stop_ids", "answers", "canary", "checkpoints"),
+        *("_fork", "_stop_ids", "ahead", "answers", "canary", "checkpoints"),
         *("episodes", "history", "log", "metrics", "recipe", "records", "store", "stream"),
         *("ptx", "tokenizer", "train", "training", "validation", "workers"),
     )
@@ -96,13 +105,40 @@ class Phases:
         self.metrics = MetricsLog(store, key, lineage)
         self.training = RLTraining(recipe, workers, self.records, self.metrics, ptx)
         self.answers = RecentAnswers(store, key, least=recipe.rl.rollout.prompts)
+        self.ahead = Ahead(self.drawing, self.canary) if recipe.rl.rollout.max_staleness else None
+
+    @property
+    def drawing(self) -> Drawing:
+        """What samples and scores, in the calling thread."""
+        return Drawing(
+            self.recipe,
+            self.records,
+            self.metrics,
+            self.stream,
+            self.workers,
+            self.tokenizer,
+            self._stop_ids,
+            self.episodes,
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let nothing be sampled, recorded or written after the context, which has the lease."""
+        with (
+            self.checkpoints.writing(self.log),
+            self.ahead.running() if self.ahead else nullcontext(),
+        ):
+            yield
 
     def start(self) -> LoopState:
         """Return the state to continue from, with learners and engines holding its weights."""
         restored = self.checkpoints.restore(self.workers.trained, log=self.log)
         state = restored or self._initial()
+        behind = self._offers_behind(state)
         # Also after a restore: a new engine holds noise until it is loaded.
-        synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
+        synced = sync_weights(
+            self.workers.learner, self.workers.engines, self.canary, kept=self._offers_kept
+        )
         stamp = synced.stamp
         if state.digest and stamp.digest != state.digest:
             raise StaleWeightsError(
@@ -121,6 +157,8 @@ class Phases:
         first = 0 if self._fork is None else self._fork.number
         if state.iteration == first and not state.finished(self.recipe.rl):
             self._probe(state)
+        if self.ahead is not None and synced.offered is not None:
+            self.ahead.begin(state, {**behind, state.iteration: synced.offered})
         self.metrics.begin_step(self.workers.gpus, self.workers.peaks())
         return state
 
@@ -130,6 +168,33 @@ class Phases:
             return LoopState.initial(self.recipe.rl)
         policy = self.records.lineage.parents.get("policy")
         return self._fork.begin(self.store, self.recipe, self.workers.trained, policy)
+
+    @property
+    def _offers_kept(self) -> int:
+        """Policies that may be waiting for the engines; those before are loaded by then."""
+        return self.recipe.rl.rollout.max_staleness + 1
+
+    def _offer(self) -> Offered:
+        """Publish the learner's weights for engines that come to them later."""
+        offered = offer_weights(self.workers.learner, self.canary, kept=self._offers_kept)
+        offered.learnt.result()  # in this thread, in which the learners are called
+        return offered
+
+    def _offers_behind(self, state: LoopState) -> dict[int, Offered]:
+        """Return the policies of ``state.behind``, by iteration, out of their checkpoints."""
+        offers: dict[int, Offered] = {}
+        for iteration, (_, digest) in enumerate(state.behind, state.draw.sampler):
+            self.checkpoints.load(self.workers.trained, iteration)
+            offers[iteration] = offered = self._offer()
+            if (held := offered.published.stamp.digest) != digest:
+                raise StaleWeightsError(
+                    f"checkpoint {iteration} holds weights {held[:12]} and those that iteration"
+                    f" {state.iteration} left behind are {digest[:12]}; delete it from the store"
+                    " and rerun"
+                )
+        if offers:
+            self.checkpoints.load(self.workers.trained, state.iteration)
+        return offers
 
     def _probe(self, state: LoopState) -> None:
         """Let learners run out of memory now if they ever do; the checkpoint of ``state`` undoes
@@ -147,64 +212,28 @@ class Phases:
         return DrawnGroups(wanted=self.recipe.rl.rollout.prompts)
 
     def rollout(self, state: LoopState, groups: DrawnGroups) -> ArtifactRef:
-        """Sample one round of trajectories, and greedy baselines where wanted; record them."""
-        name = self.records.name(state.next_iteration, groups.suffix)
+        """Sample one round of trajectories, and greedy baselines where wanted; record them.
+
+        What was sampled ahead is waited for (``Ahead``), and the metrics say so."""
+        if self.ahead is None:
+            return self.drawing.rollout(state.draw, groups)
         with self.metrics.timed("gen"):
-            weights = self.history.parent(state.iteration, "weights")
-            if found := self.records.find("rollouts", name, weights):
-                sampled = self.records.table(found, "rollouts")
-                # Recorded by an earlier attempt, which may have been at other weights here.
-                if set(sampled["weight_digest"]) == {state.digest}:
-                    return found
-                self.log(f"rollouts {name} came from other weights; they are sampled again")
-                self.records.discard("rollouts", name)
-            prompts = self.stream.round(cursor=state.cursor, drawn=groups.drawn)
-            tables = self._sample(prompts, state)
-            if self.recipe.rl.rollout.greedy_baseline:
-                tables |= greedy_tables(tables, self._sample(prompts, state, greedy=True))
-            return self.records.put("rollouts", name, tables, weights)
+            ahead = self.ahead.wait(state.next_iteration)
+        self.metrics.add(ahead.metrics)
+        return ahead.rounds[groups.round][0]
 
     def reward(self, state: LoopState, rollouts: ArtifactRef) -> ArtifactRef:
         """Score one round's trajectories, and its baselines, in the reward workers."""
-        with self.metrics.timed("reward"):
-            parents = {"rollouts": rollouts}
-            if found := self.records.find("rewards", rollouts.key, parents):
-                return found
-            episodes = None
-            if "episodes" in rollouts.rows:
-                episodes = self.records.table(rollouts, "episodes")
-            tables = {}
-            for table, scored in (("rollouts", "rewards"), ("baselines", "baseline_rewards")):
-                if table in rollouts.rows:
-                    sampled = self.records.table(rollouts, table)
-                    prompts = self.train.of_uids(sampled["uid"].to_list())
-                    tables[scored] = score_rollouts(
-                        sampled, prompts, self.workers.rewards, episodes
-                    )
-            check_rewards(tables["rewards"], self.recipe.reward)
-            return self.records.put("rewards", rollouts.key, tables, parents)
+        if self.ahead is None:
+            return self.drawing.reward(rollouts)
+        rounds = self.ahead.wait(state.next_iteration).rounds
+        return next(rewards for drawn, rewards in rounds if drawn == rollouts)
 
     def collect(
         self, state: LoopState, groups: DrawnGroups, rollouts: ArtifactRef, rewards: ArtifactRef
     ) -> DrawnGroups:
         """Return ``groups`` with a round's groups added: all of them, or those with a signal."""
-        section = self.recipe.rl.algorithm.dynamic_sampling
-        frame = drawn(self.records.table, [(rollouts, rewards)])
-        places = self.stream.round_size
-        if section is None:
-            uids = frame["uid"].unique(maintain_order=True).to_list()
-            return groups.with_round(rollouts, rewards, passing=uids, failing=[], drawn=places)
-        if section.metric == "final_score" and state.kl_coef is not None:
-            frame = with_scores(frame, self.recipe.rl, self.workers)
-        signal = signal_of(frame, section.metric, self.recipe, state.kl_coef)
-        passing, failing, unscored = split_by_signal(
-            frame["uid"].to_numpy(), signal, tolerance=section.tolerance
-        )
-        grown = groups.with_round(
-            rollouts, rewards, passing=passing, failing=failing, unscored=unscored, drawn=places
-        )
-        left = self.stream.round(cursor=state.cursor, drawn=grown.drawn)
-        return grown.close_if_exhausted(section, more_prompts=left.height > 0)
+        return self.drawing.collect(state.draw, groups, rollouts, rewards)
 
     def advantage(self, state: LoopState, groups: DrawnGroups) -> Advantages:
         """Recompute log-probs under learner and reference, check them, estimate advantages."""
@@ -213,13 +242,20 @@ class Phases:
             every = self.records.drawn(groups)
             frame = of_prompts(every, groups.kept)
             # Rows of other weights would get ratios between the wrong policies.
-            check_fresh(frame, self.workers.learner.stamp())
+            stamp = state.draw.stamp if state.behind else self.workers.learner.stamp()
+            check_fresh(frame, stamp)
             fused = recipe.rl.update.fused and state.trains_policy(recipe.rl)
             frame = with_scores(frame, recipe.rl, self.workers, fused=fused)
             masks = to_arrays(frame["loss_mask"])
             if (old := arrays_of(frame, "old_logprobs")) is not None:
                 sampler, bound = to_arrays(frame["sampler_logprobs"]), recipe.sampler_gap_bound
-                self.metrics.add(check_sampler_gap(sampler, old, masks, bound=bound))
+                stale = stamp.version != state.version
+                self.metrics.add(
+                    check_sampler_gap(sampler, old, masks, bound=None if stale else bound)
+                )
+            if self.ahead is not None:
+                updates = state.version - stamp.version
+                self.metrics.add({STALENESS: float(updates * recipe.rl.update.steps)})
             frame, metrics = with_advantages(frame, recipe, state.kl_coef)
             self.metrics.add(metrics | groups.metrics())
             self.metrics.add(self.answers.metrics(state.next_iteration, every))
@@ -251,6 +287,7 @@ class Phases:
         return replace(
             state,
             version=version,
+            behind=state.left_behind(self.recipe.rl.rollout.max_staleness),
             cursor=state.cursor + groups.drawn,
             kl_coef=state.next_kl_coef(
                 self.recipe.rl.algorithm.kl, advantages.mean_kl, advantages.num_sequences
@@ -260,17 +297,24 @@ class Phases:
     def sync(self, state: LoopState) -> LoopState:
         """Load the new weights into every engine, validate when due, begin the checkpoint."""
         with self.metrics.timed("sync"):
-            synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
-            self.metrics.add({CANARY_GAP: synced.canary_gap})
-            assert synced.stamp.version == state.version, (
-                f"learner published {synced.stamp.version}, not {state.version}"
+            offered = None if self.ahead is None else self._offer()
+            if offered is None:
+                synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
+                self.metrics.add({CANARY_GAP: synced.canary_gap})
+                stamp, tensors = synced.stamp, synced.tensors
+            else:
+                stamp, tensors = offered.published.stamp, offered.published.tensors
+            assert stamp.version == state.version, (
+                f"learner published {stamp.version}, not {state.version}"
             )
         before, rl = state.digest, self.recipe.rl
-        state = replace(state, iteration=state.next_iteration, digest=synced.stamp.digest)
-        if validation_due(state, rl):
-            state = self._validated(state)
+        state = replace(state, iteration=state.next_iteration, digest=stamp.digest)
         with self.metrics.timed(RECORD):
-            self.history.extend(before, state, synced.tensors)
+            self.history.extend(before, state, tensors)
+        if validation_due(state, rl):
+            state = self._validated(state, offered)
+        elif self.ahead is not None and offered is not None:
+            self.ahead.offer(state.iteration, offered)
         self.metrics.publish(state.iteration)
         # The checkpoint is last: a rerun resumes from it, and finds all that it relies on recorded.
         # A kill before it repeats the iteration from its records.
@@ -299,37 +343,22 @@ class Phases:
         self.metrics.close()
         return self.history.parent(best, "best")
 
-    def _validated(self, state: LoopState) -> LoopState:
-        """Return ``state`` with what greedy validation says of its weights. Recorded are the
-        answers, which show how the policy changes, and their verdicts, for which a judge may have
-        been paid."""
+    def _validated(self, state: LoopState, offered: Offered | None = None) -> LoopState:
+        """Return ``state`` with what greedy validation says of its weights, which the engines hold,
+        or come to where they are ``offered``. Recorded are the answers, which show how the policy
+        changes, and their verdicts, for which a judge may have been paid."""
 
         def record(scored: pl.DataFrame, answers: pl.DataFrame) -> None:
             tables = {"validation_rewards": scored, "validation_answers": answers}
             self.records.replace("validation", self.records.name(state.iteration), tables, {})
 
+        def validate() -> tuple[float, dict[str, float]]:
+            return self.validation.run(record)
+
         with self.metrics.timed("testing"):
-            figure, metrics = self.validation.run(record)
+            if self.ahead is None or offered is None:
+                figure, metrics = validate()
+            else:
+                figure, metrics = self.ahead.offer(state.iteration, offered, validate).result()
         self.metrics.add(metrics)
         return state.validated(figure, self.recipe.rl)
-
-    def _sample(
-        self, prompts: pl.DataFrame, state: LoopState, *, greedy: bool = False
-    ) -> dict[str, pl.DataFrame]:
-        return sample_rollouts(
-            prompts,
-            self.workers.engines,
-            self.recipe.rl.rollout,
-            tokenizer=self.tokenizer,
-            stop_ids=self._stop_ids,
-            iteration=state.next_iteration,
-            seed=self.recipe.seed,
-            greedy=greedy,
-            done=self._start_scoring,
-            episodes=self.episodes,
-        )
-
-    def _start_scoring(self, trajectory: Trajectory) -> None:
-        """Let the reward workers score a row while the engines sample the others."""
-        if is_finished(row := trajectory.reward_row()):
-            self.workers.rewards.start(row)

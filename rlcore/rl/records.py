@@ -15,6 +15,7 @@ the first is there before a rollout.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,12 +40,19 @@ PACKED_FOR = "packed_for"
 class RunRecords:
     """Writes records below ``key``; one that an earlier attempt left is found again."""
 
-    __slots__ = ("_frames", "_key", "_made", "lineage", "log", "store")
+    __slots__ = ("_fence", "_frames", "_made", "key", "lineage", "log", "store")
 
     def __init__(
-        self, store: ArtifactStore, key: str, lineage: Lineage, log: Callable[[str], None]
+        self,
+        store: ArtifactStore,
+        key: str,
+        lineage: Lineage,
+        log: Callable[[str], None],
+        fence: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        self.store, self._key, self.lineage, self.log = store, key, lineage, log
+        """``fence`` is entered to write or drop a record, and raises where that may be no more."""
+        self.store, self.key, self.lineage, self.log = store, key, lineage, log
+        self._fence = fence
         self.forget()
 
     def forget(self) -> None:
@@ -54,7 +62,7 @@ class RunRecords:
 
     def name(self, iteration: int, suffix: str = "") -> str:
         """Return the key of an iteration's record; ``suffix`` distinguishes generation rounds."""
-        return f"{self._key}/{iteration:06d}{suffix}"
+        return f"{self.key}/{iteration:06d}{suffix}"
 
     def find(
         self,
@@ -89,7 +97,8 @@ class RunRecords:
     def discard(self, kind: str, name: str) -> None:
         """Drop a record, if there is one."""
         self._made.pop((kind, name), None)
-        self.store.discard(kind, name)
+        with self._fence():
+            self.store.discard(kind, name)
 
     def put(
         self,
@@ -106,7 +115,8 @@ class RunRecords:
             parents={**self.lineage.parents, **(parents or {})},
             metadata={**self.lineage.metadata, **(metadata or {})},
         )
-        ref = self.store.put(kind, name, tables=dict(tables), lineage=lineage)
+        with self._fence():
+            ref = self.store.put(kind, name, tables=dict(tables), lineage=lineage)
         self._made[kind, name] = ref, lineage
         self._frames |= {(ref.sha256, table): frame for table, frame in tables.items()}
         return ref
@@ -166,7 +176,7 @@ class History:
 
     def extend(self, before: str, state: LoopState, tensors: Mapping[str, str]) -> None:
         """Record the iteration that ``state`` is the state after; ``before``: digest of the weights
-        that it sampled with, ``tensors``: the ``tensor_digests`` of those after it."""
+        that it updated, ``tensors``: the ``tensor_digests`` of those after it."""
         name = self.records.name(state.iteration)
         learnt_from = self.records.find("advantages", name)
         assert learnt_from is not None, "an update learns from recorded advantages"

@@ -5,7 +5,7 @@ One is written while the loop continues with the next rollout. What a kill meanw
 it leaves between two checkpoints: records of iterations after the newest one, which a rerun finds.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -14,10 +14,26 @@ from typing import Any
 
 from rlcore.algorithms.kl import adaptive_coef
 from rlcore.learner.checkpoints import Checkpoints, Learners
+from rlcore.models.weight_digest import WeightStamp
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.algorithm import KL
 from schemas.artifacts import ArtifactRef
 from schemas.rl import RLSection
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What the rollouts of an iteration follow from.
+
+    ``cursor``: place in the prompt stream. ``sampler``: the iteration after which the policy that
+    samples stood, and its ``stamp``. ``kl_coef``: as in ``LoopState``.
+    """
+
+    iteration: int
+    cursor: int
+    sampler: int
+    stamp: WeightStamp
+    kl_coef: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +44,9 @@ class LoopState:
     weights (a critic's version is ``iteration``: it learns in every one); ``accuracies`` maps
     validated iterations (as text, for JSON) to greedy accuracy, a fraction; ``streak`` counts
     validations in a row at or above ``rl.validation.stop_at``; ``kl_coef`` is the coefficient that
-    the next iteration takes KL from the reward with, None where it does not.
+    the next iteration takes KL from the reward with, None where it does not. ``behind``: version
+    and digest after each of the last ``rl.rollout.max_staleness`` iterations before, as many as
+    there are, oldest first.
     """
 
     iteration: int = 0
@@ -38,6 +56,13 @@ class LoopState:
     accuracies: dict[str, float] | None = None
     streak: int = 0
     kl_coef: float | None = None
+    behind: tuple[tuple[int, str], ...] = ()
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> "LoopState":
+        """Return the state that ``to_json`` wrote."""
+        behind = tuple((version, digest) for version, digest in values.get("behind", ()))
+        return cls(**{**values, "behind": behind})
 
     @classmethod
     def initial(cls, rl: RLSection) -> "LoopState":
@@ -49,6 +74,20 @@ class LoopState:
     def next_iteration(self) -> int:
         """The iteration under way, from 1."""
         return self.iteration + 1
+
+    @property
+    def draw(self) -> Draw:
+        """What the rollouts of the iteration under way follow from: the policy that samples is the
+        oldest of ``behind``, else the present one."""
+        sampler = self.iteration - len(self.behind)
+        version, digest = (*self.behind, (self.version, self.digest))[0]
+        stamp = WeightStamp(version, digest)
+        return Draw(self.next_iteration, self.cursor, sampler, stamp, self.kl_coef)
+
+    def left_behind(self, staleness: int) -> tuple[tuple[int, str], ...]:
+        """Return ``behind`` of the state after the next iteration."""
+        past = (*self.behind, (self.version, self.digest))
+        return past[max(0, len(past) - staleness) :]
 
     def trains_policy(self, rl: RLSection) -> bool:
         """Return whether the iteration under way trains the policy, or warms up the critic."""
@@ -107,8 +146,9 @@ class LoopState:
         return [iteration for _, iteration in by_accuracy[:count]]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as JSON values."""
-        return asdict(self)
+        """Return the state as JSON values; without ``behind`` where nothing is."""
+        values = asdict(self)
+        return values if self.behind else {k: v for k, v in values.items() if k != "behind"}
 
 
 def validation_due(state: LoopState, rl: RLSection) -> bool:
@@ -153,8 +193,8 @@ class RLCheckpoints:
 
     def publish(self, learners: Learners, state: LoopState) -> None:
         """Start to save learners and loop state as of ``state.iteration``, and then to drop
-        superseded ones: kept are the last ``keep_last`` and the best ``keep_best`` by validation
-        accuracy, and those of a longer run that continued here.
+        superseded ones: kept are the last ``checkpoints_kept`` and the best ``keep_best`` by
+        validation accuracy, and those of a longer run that continued here.
 
         One is written at a time. Raises the error of the one before.
         """
@@ -189,7 +229,7 @@ class RLCheckpoints:
         first = past[:1] if self._rl.fork else []  # a replay of a fork starts there
         with self._unless_abandoned():
             self._checkpoints.keep(
-                {*first, *longer, *past[-kept.keep_last :], *state.best(kept.keep_best)}
+                {*first, *longer, *past[-self._rl.checkpoints_kept :], *state.best(kept.keep_best)}
             )
 
     def restore(self, learners: Learners, *, log: Callable[[str], None]) -> LoopState | None:
@@ -200,7 +240,7 @@ class RLCheckpoints:
             return None
         self._checkpoints.load(ref, learners)
         # It may be of a shorter run, which validated its last iteration out of schedule.
-        state = LoopState(**self._store.manifest(ref).metadata["state"]).within(self._rl)
+        state = LoopState.of_json(self._store.manifest(ref).metadata["state"]).within(self._rl)
         log(f"continuing after iteration {state.iteration} (checkpoint {ref.key})")
         return state
 

@@ -14,10 +14,11 @@ import numpy as np
 import polars as pl
 
 from rlcore.engines.pool import EnginePool
-from rlcore.learner.pool import LearnerPool
+from rlcore.learner.pool import LearnerFuture, LearnerPool
+from rlcore.learner.spec import TokenScores
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import to_arrays
-from rlcore.models.weight_digest import WeightStamp, WeightSyncError
+from rlcore.models.weight_digest import WeightStamp, WeightSyncError, WeightUpdate
 from schemas.recipe import Recipe
 from schemas.rl import GapBound
 
@@ -45,29 +46,53 @@ class Canary:
 class Synced:
     """What a sync proved: the stamp that all engines hold, the worst engine's canary gap.
 
-    ``tensors``: the digest of each tensor (``tensor_digests``)."""
+    ``tensors``: the digest of each tensor (``tensor_digests``). ``offered``: to load them again."""
 
     stamp: WeightStamp
     canary_gap: float
     tensors: Mapping[str, str]
+    offered: "Offered | None" = None
 
 
-def sync_weights(learner: LearnerPool, engines: EnginePool, canary: Canary) -> Synced:
-    """Publish the learner's weights, load them into all engines, and prove that they sample it.
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """Published weights, and the learner's log-probs of the canary under them, once computed."""
 
-    The weights pass through shared memory, so learner rank 0 and the engines share a node.
+    published: WeightUpdate
+    learnt: LearnerFuture[TokenScores]
+
+
+def offer_weights(learner: LearnerPool, canary: Canary, *, kept: int = 1) -> Offered:
+    """Publish the learner's weights; the ``kept`` that were published last stay readable.
+
+    They pass through shared memory, so learner rank 0 and the engines share a node.
+    """
+    published = learner.publish(kept=kept)
+    untrained = np.zeros(len(canary.ids), dtype=bool)
+    return Offered(published, learner.logprobs(Sequences([canary.ids], [untrained])))
+
+
+def load_offered(offered: Offered, engines: EnginePool, canary: Canary) -> float:
+    """Load ``offered`` into all engines and prove that they sample it; return the largest gap of
+    the canary's log-probs, in nats.
+
     Raises WeightSyncError naming the engine, and the tensors where the digests tell them, when an
     engine was handed anything but what the learner holds or answers the canary otherwise.
     """
-    published = learner.publish()
-    untrained = np.zeros(len(canary.ids), dtype=bool)
-    learnt = learner.logprobs(Sequences([canary.ids], [untrained]))  # while the engines load
-    loaded = engines.start_load(published)
+    loaded = engines.start_load(offered.published)
     probed = engines.start_probe([canary.ids.tolist()])  # each engine, as soon as it has loaded
     # The first wait: until here learner and engines work at the same time.
-    stamp = loaded()
-    gap = check_canary(learnt.result().logprobs[0], probed(), canary)
-    return Synced(stamp, gap, published.tensors)
+    loaded()
+    return check_canary(offered.learnt.result().logprobs[0], probed(), canary)
+
+
+def sync_weights(
+    learner: LearnerPool, engines: EnginePool, canary: Canary, *, kept: int = 1
+) -> Synced:
+    """``offer_weights`` and ``load_offered`` at once."""
+    offered = offer_weights(learner, canary, kept=kept)
+    gap = load_offered(offered, engines, canary)
+    return Synced(offered.published.stamp, gap, offered.published.tensors, offered)
 
 
 def check_canary(

@@ -62,7 +62,8 @@ class RLTraining:
                     request.without_terms(),
                 )
             if scores is not None:
-                bound = recipe.sampler_gap_bound
+                fresh = set(frame["weight_version"]) == {version}
+                bound = recipe.sampler_gap_bound if fresh else None
                 self.metrics.add(
                     check_sampler_gap(scores.sampler, scores.old, scores.masks, bound=bound)
                 )

@@ -150,7 +150,7 @@ def test_remax_subtracts_the_greedy_answers_reward(make_phases: Make) -> None:
         table(rewards, "baseline_rewards"), on="trajectory_id"
     )
     prompts = phases.train.of_uids(greedy["uid"].to_list())
-    again = phases._sample(prompts, state, greedy=True)["rollouts"]
+    again = phases.drawing._sample(prompts, 1, greedy=True)["rollouts"]
     assert dict(zip(again["uid"], again["token_ids"].to_list(), strict=True)) == dict(
         zip(greedy["uid"], greedy["token_ids"].to_list(), strict=True)
     )

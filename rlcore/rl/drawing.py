@@ -1,0 +1,124 @@
+"""How the groups of an iteration are drawn: rounds of rollout and reward until the batch is full.
+
+A round is a function of a ``Draw`` and of the rounds before it; what an earlier attempt recorded of
+it is found again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from rlcore.rewards.types import is_finished
+from rlcore.rl.advantage import signal_of
+from rlcore.rl.batch import drawn
+from rlcore.rl.groups import DrawnGroups, split_by_signal
+from rlcore.rl.guards import check_rewards
+from rlcore.rl.metrics import StepMetrics
+from rlcore.rl.prompts import PromptStream
+from rlcore.rl.records import History, RunRecords
+from rlcore.rl.reward import score_rollouts
+from rlcore.rl.roles import RLWorkers
+from rlcore.rl.rollout import greedy_tables, sample_rollouts
+from rlcore.rl.scores import with_scores
+from rlcore.rl.state import Draw
+from rlcore.rollout.episodes import Episodes
+from rlcore.rollout.trajectories import Trajectory
+from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """The first two phases of an iteration, over the parts of a run (``Phases``)."""
+
+    recipe: Recipe
+    records: RunRecords
+    metrics: StepMetrics
+    stream: PromptStream
+    workers: RLWorkers
+    tokenizer: Any
+    stop_ids: tuple[int, ...]
+    episodes: Episodes | None
+
+    def rollout(self, draw: Draw, groups: DrawnGroups) -> ArtifactRef:
+        """Sample one round of trajectories, and greedy baselines where wanted; record them."""
+        name = self.records.name(draw.iteration, groups.suffix)
+        with self.metrics.timed("gen"):
+            weights = History(self.records).parent(draw.sampler, "weights")
+            if found := self.records.find("rollouts", name, weights):
+                sampled = self.records.table(found, "rollouts")
+                # Recorded by an earlier attempt, which may have been at other weights here.
+                if set(sampled["weight_digest"]) == {draw.stamp.digest}:
+                    return found
+                self.records.log(f"rollouts {name} came from other weights; they are sampled again")
+                self.records.discard("rollouts", name)
+            prompts = self.stream.round(cursor=draw.cursor, drawn=groups.drawn)
+            tables = self._sample(prompts, draw.iteration)
+            if self.recipe.rl.rollout.greedy_baseline:
+                greedy = self._sample(prompts, draw.iteration, greedy=True)
+                tables |= greedy_tables(tables, greedy)
+            return self.records.put("rollouts", name, tables, weights)
+
+    def reward(self, rollouts: ArtifactRef) -> ArtifactRef:
+        """Score one round's trajectories, and its baselines, in the reward workers."""
+        with self.metrics.timed("reward"):
+            parents = {"rollouts": rollouts}
+            if found := self.records.find("rewards", rollouts.key, parents):
+                return found
+            episodes = None
+            if "episodes" in rollouts.rows:
+                episodes = self.records.table(rollouts, "episodes")
+            tables = {}
+            for table, scored in (("rollouts", "rewards"), ("baselines", "baseline_rewards")):
+                if table in rollouts.rows:
+                    sampled = self.records.table(rollouts, table)
+                    prompts = self.stream.prompts.of_uids(sampled["uid"].to_list())
+                    tables[scored] = score_rollouts(
+                        sampled, prompts, self.workers.rewards, episodes
+                    )
+            check_rewards(tables["rewards"], self.recipe.reward)
+            return self.records.put("rewards", rollouts.key, tables, parents)
+
+    def collect(
+        self, draw: Draw, groups: DrawnGroups, rollouts: ArtifactRef, rewards: ArtifactRef
+    ) -> DrawnGroups:
+        """Return ``groups`` with a round's groups added: all of them, or those with a signal."""
+        section = self.recipe.rl.algorithm.dynamic_sampling
+        frame = drawn(self.records.table, [(rollouts, rewards)])
+        places = self.stream.round_size
+        if section is None:
+            uids = frame["uid"].unique(maintain_order=True).to_list()
+            return groups.with_round(rollouts, rewards, passing=uids, failing=[], drawn=places)
+        if section.metric == "final_score" and draw.kl_coef is not None:
+            frame = with_scores(frame, self.recipe.rl, self.workers)
+        signal = signal_of(frame, section.metric, self.recipe, draw.kl_coef)
+        passing, failing, unscored = split_by_signal(
+            frame["uid"].to_numpy(), signal, tolerance=section.tolerance
+        )
+        grown = groups.with_round(
+            rollouts, rewards, passing=passing, failing=failing, unscored=unscored, drawn=places
+        )
+        left = self.stream.round(cursor=draw.cursor, drawn=grown.drawn)
+        return grown.close_if_exhausted(section, more_prompts=left.height > 0)
+
+    def _sample(
+        self, prompts: pl.DataFrame, iteration: int, *, greedy: bool = False
+    ) -> dict[str, pl.DataFrame]:
+        return sample_rollouts(
+            prompts,
+            self.workers.engines,
+            self.recipe.rl.rollout,
+            tokenizer=self.tokenizer,
+            stop_ids=self.stop_ids,
+            iteration=iteration,
+            seed=self.recipe.seed,
+            greedy=greedy,
+            done=self._start_scoring,
+            episodes=self.episodes,
+        )
+
+    def _start_scoring(self, trajectory: Trajectory) -> None:
+        """Let the reward workers score a row while the engines sample the others."""
+        if is_finished(row := trajectory.reward_row()):
+            self.workers.rewards.start(row)
