@@ -34,13 +34,14 @@ from rlcore.cluster.host_settings import RAY, set_variables, socket_folder, swit
 from rlcore.cluster.progress import Sign, report_to
 from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
 from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout, new_rendezvous_file
-from rlcore.cluster.watch import LOOK_S, CallWatch, end, logged
+from rlcore.cluster.watch import LOOK_S, CallWatch, end, labelled, logged
 from rlcore.cluster.worker_object import Shell
 from rlcore.recipes.redaction import redacting
 from schemas.errors import UserError
 
 logger = logging.getLogger(__name__)
 
+LABEL = "RLP_WORKER"
 _NAMESPACE = b"rl-pipeline"
 _KV_S = 2.0
 _NOT_UP = ("timed out during startup", "Deadline Exceeded")  # what ``ray.init`` says
@@ -149,9 +150,11 @@ class RayPending:
 class RayWorker:
     """Handle on one actor."""
 
-    def __init__(self, name: str, actor: Any, call_watch: CallWatch) -> None:
+    def __init__(self, name: str, actor: Any, call_watch: CallWatch, label: str) -> None:
+        """``label``: in the environment of its process, and of those that it starts, as
+        ``LABEL``."""
         self.name = name
-        self._actor, self._call_watch = actor, call_watch
+        self._actor, self._call_watch, self._label = actor, call_watch, label
         self._pid: ray.ObjectRef = actor.process.remote()
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
@@ -160,8 +163,11 @@ class RayWorker:
         return RayPending(self._call_watch, method, self._actor.call.remote(method, args, kwargs))
 
     def stop(self) -> None:
-        """Kill the actor's process."""
+        """Kill the actor's process, and on this host those that it has started: a process that
+        was killed leaves them behind."""
+        started = labelled(LABEL, self._label)
         ray.kill(self._actor, no_restart=True)
+        end(started)
 
     def process(self) -> psutil.Process | None:
         """Return the actor's process; None where it has not come up, or ended."""
@@ -267,21 +273,23 @@ class RayCluster:
         """Start an actor and begin building ``target`` in it."""
         names = () if self._local else _FORWARDED
         forwarded = {key: os.environ[key] for key in names if key in os.environ}
-        label = uuid.uuid4().hex.encode()
-        runtime_env = {"env_vars": {**forwarded, **placement.env}}
+        label = uuid.uuid4().hex
+        variables = {**forwarded, **placement.env}
+        # To workers with variables alone, engines among them: Ray sets up an environment for each.
+        runtime_env = {"env_vars": {**variables, LABEL: label} if variables else {}}
         with _asking_ray(f"worker '{name}' was to start"):
             actor = (
                 ray.remote(_titled(target))
                 .options(num_cpus=0, num_gpus=placement.gpus, runtime_env=runtime_env)
-                .remote(target, label, kept_secrets() if self._local else {})
+                .remote(target, label.encode(), kept_secrets() if self._local else {})
             )
             call_watch = CallWatch(
                 name,
-                partial(_sign_of, label),
+                partial(_sign_of, label.encode()),
                 _require_ray if self._local else None,
                 stall_s=self.stall_s,
             )
-            worker = RayWorker(name, actor, call_watch)
+            worker = RayWorker(name, actor, call_watch, label)
             actor.build.remote(args)
         self._workers.append(worker)
         return worker

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -112,15 +112,27 @@ def new_rendezvous_file() -> str:
     return Path(path).as_uri()
 
 
+def is_lost(error: BaseException) -> bool:
+    """Return whether ``error`` is that of a worker in whose place another can do the same: not one
+    that ran out of memory, which would run out of it again, or that is slow."""
+    return isinstance(error, WorkerDied | WorkerHung) and not ran_out(error)
+
+
 def as_completed(
-    pendings: Sequence[Pending], timeout_s: float, *, names: Sequence[str], method: str
+    pendings: Sequence[Pending],
+    timeout_s: float,
+    *,
+    names: Sequence[str],
+    method: str,
+    again: Callable[[int, WorkerError], Pending] | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Yield (index, result) as results come; the first failure ends the wait for the others.
 
     A rank that failed leaves its peers in a collective: waiting for them first would replace its
     error by their timeout. A rank that died fails its peers' collective, and its death, which may
-    be known a little later, is then the error. Raises WorkerTimeout with the name of one that has
-    not finished when ``timeout_s`` seconds, in total, have passed.
+    be known a little later, is then the error. ``again`` starts the call of a worker that was lost
+    (``is_lost``) in another, with its whole time. Raises WorkerTimeout with the name of one that
+    has not finished when ``timeout_s`` seconds, in total, have passed.
     """
     deadline = monotonic() + timeout_s
     waiting = dict(enumerate(pendings))
@@ -136,7 +148,13 @@ def as_completed(
                         " hardware.timeouts or look at its log"
                     ) from error
                 continue
-            except (WorkerError, UserError):
+            except WorkerError as error:
+                if again is None or not is_lost(error):
+                    raise
+                waiting[index] = again(index, error)
+                deadline = monotonic() + timeout_s
+                continue
+            except UserError:
                 raise
             except Exception as error:
                 del waiting[index]

@@ -32,6 +32,17 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def labelled(variable: str, value: str) -> list[psutil.Process]:
+    """Return the processes of this user that were started with ``variable`` = ``value`` in their
+    environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(variable) == value:
+                found.append(process)
+    return found
+
+
 def end(processes: Iterable[psutil.Process]) -> None:
     """Kill ``processes``, also those that are stopped, and wait until they are gone."""
     left = [process for process in processes if is_alive(process)]

@@ -7,7 +7,15 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from rlcore.cluster.types import POLL_S, Pending, Worker, as_completed
+from rlcore.cluster.types import (
+    POLL_S,
+    Pending,
+    Worker,
+    WorkerError,
+    as_completed,
+    is_lost,
+)
+from rlcore.engines.members import Losses, Members, StartNew
 from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
 from rlcore.models.weight_digest import (
@@ -25,7 +33,8 @@ class EnginePool:
 
     ``timeout_s`` bounds each wait and ``sync_timeout_s`` each weight load, in seconds;
     ``in_flight``: most requests that a streaming engine has under way. ``gpus``: that the engines
-    hold together, as shares.
+    hold together, as shares. ``start_new`` returns an engine in place of one that is lost
+    (``Members``), of which ``log`` gets a line.
     """
 
     def __init__(
@@ -36,8 +45,10 @@ class EnginePool:
         sync_timeout_s: float,
         in_flight: int = 256,
         gpus: float = 0.0,
+        start_new: StartNew | None = None,
+        log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._workers = list(workers)
+        self._members = Members(workers, timeout_s=sync_timeout_s, start_new=start_new, log=log)
         self._in_flight = in_flight
         self._timeout_s = timeout_s
         self._sync_timeout_s = sync_timeout_s
@@ -45,7 +56,15 @@ class EnginePool:
 
     def __len__(self) -> int:
         """Return the number of engines."""
-        return len(self._workers)
+        return len(self._members)
+
+    def taken_losses(self) -> Losses:
+        """Return which engines were replaced since the last call."""
+        return self._members.taken_losses()
+
+    def stop(self) -> None:
+        """End every engine."""
+        self._members.stop()
 
     def stream(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
@@ -56,7 +75,7 @@ class EnginePool:
         Shares are contiguous, so that the samples of one prompt share a prefix cache.
         """
         requests = _single_turns(prompts, seeds, sampling)
-        share = max(1, -(-len(requests) // len(self._workers)))
+        share = max(1, -(-len(requests) // len(self._members)))
         shares = [requests[start : start + share] for start in range(0, len(requests), share)]
         begun = self._start_each("begin")
         finished = self._start_turn(shares, sampling)  # each engine serves its calls in order
@@ -91,26 +110,35 @@ class EnginePool:
         self, shares: Sequence[Sequence[TurnRequest]], sampling: Sampling
     ) -> Iterator[tuple[str, Generation]]:
         """Start ``turn``; return what yields its continuations."""
-        assert len(shares) <= len(self._workers), "a share per engine"
-        calls = [
-            (worker, [request.plain() for request in share])
-            for worker, share in zip(self._workers, shares, strict=False)
-            if share
+        assert len(shares) <= len(self._members), "a share per engine"
+        engines = [index for index, share in enumerate(shares) if share]
+        asked = [[request.plain() for request in shares[index]] for index in engines]
+        workers = [self._members[index] for index in engines]
+        pendings = [
+            worker.start("generate", requests, sampling)
+            for worker, requests in zip(workers, asked, strict=True)
         ]
-        pendings = [worker.start("generate", requests, sampling) for worker, requests in calls]
-        names = [f"rollout engine '{worker.name}'" for worker, _ in calls]
-        parts = as_completed(pendings, self._timeout_s, names=names, method="generate")
-        return (
-            (request.key, generation)
-            for call, part in parts
-            for request, generation in zip(calls[call][1], part, strict=True)
-        )
+
+        def again(call: int, error: WorkerError) -> Pending:
+            workers[call] = self._members.successor(engines[call], workers[call], error)
+            return workers[call].start("generate", asked[call], sampling)
+
+        names = [f"rollout engine '{worker.name}'" for worker in workers]
+        parts = as_completed(pendings, self._timeout_s, names=names, method="generate", again=again)
+
+        def answers() -> Iterator[tuple[str, Generation]]:
+            for call, part in parts:
+                self._members.answered(engines[call])
+                for request, generation in zip(asked[call], part, strict=True):
+                    yield request.key, generation
+
+        return answers()
 
     def streaming(self, sampling: Sampling) -> RequestStream:
         """Begin a rollout whose requests come at any time and are shared as engines get free."""
         self.begin()
         return RequestStream(
-            self._workers, sampling, in_flight=self._in_flight, timeout_s=self._timeout_s
+            self._members, sampling, in_flight=self._in_flight, timeout_s=self._timeout_s
         )
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
@@ -120,6 +148,7 @@ class EnginePool:
 
     def start_load(self, update: WeightUpdate) -> Callable[[], WeightStamp]:
         """Start ``load_weights``; return a function that waits for it."""
+        self._members.loaded(update)
         wait = self._start_each("load_weights", update)
         return lambda: self._agreed(wait(), update.stamp)
 
@@ -132,9 +161,15 @@ class EnginePool:
         self, token_ids: Sequence[Sequence[int]]
     ) -> Callable[[], dict[str, list[list[float]]]]:
         """Start ``probe``; return a function that waits for it."""
-        wait = self._start_each("probe", [list(map(int, ids)) for ids in token_ids])
-        names = [worker.name for worker in self._workers]
-        return lambda: dict(zip(names, wait(), strict=True))
+        asked = [list(map(int, ids)) for ids in token_ids]
+        wait = self._start_each("probe", asked)
+
+        def answers() -> dict[str, list[list[float]]]:
+            found = wait()
+            self._members.probed(asked, found[0])
+            return {self._members[index].name: probed for index, probed in enumerate(found)}
+
+        return answers
 
     def stamp(self) -> WeightStamp:
         """Return the stamp that all engines sample from. Raises WeightSyncError when they
@@ -149,25 +184,35 @@ class EnginePool:
 
     def _start_each(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
         """Start ``_of_each``; return a function that waits for the answers."""
-        pendings: list[Pending] = []
-        for worker in self._workers:
+        pendings: list[tuple[Worker, Pending]] = []
+        for index in range(len(self._members)):
+            worker = self._members[index]
             with _naming(worker):
-                pendings.append(worker.start(method, *arguments))
+                pendings.append((worker, worker.start(method, *arguments)))
 
         def wait() -> list[Any]:
             deadline, answers = monotonic() + self._sync_timeout_s, []
-            for worker, pending in zip(self._workers, pendings, strict=True):
+            for index, (worker, pending) in enumerate(pendings):
                 with _naming(worker):
-                    answers.append(pending.result(max(0.0, deadline - monotonic())))
+                    try:
+                        answers.append(pending.result(max(0.0, deadline - monotonic())))
+                    except WorkerError as error:
+                        if not is_lost(error):
+                            raise
+                        other = self._members.successor(index, worker, error)
+                        deadline = monotonic() + self._sync_timeout_s
+                        again = other.start(method, *arguments)
+                        answers.append(again.result(self._sync_timeout_s))
             return answers
 
         return wait
 
     def _agreed(self, stamps: list[WeightStamp], expected: WeightStamp) -> WeightStamp:
-        for worker, stamp in zip(self._workers, stamps, strict=True):
+        for index, stamp in enumerate(stamps):
             if stamp != expected:
                 raise WeightSyncError(
-                    f"rollout engine '{worker.name}' holds weights version {stamp.version}"
+                    f"rollout engine '{self._members[index].name}' holds weights version"
+                    f" {stamp.version}"
                     f" (digest {stamp.digest[:12]}) but version {expected.version} (digest"
                     f" {expected.digest[:12]}) was expected; rerun the flow to sync it again"
                 )

@@ -5,11 +5,12 @@ Which engine samples a request, and beside which others, depends on time, so a r
 the last bits, and then in a token. ``EnginePool.turn`` promises the same bits.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from time import monotonic
 
-from rlcore.cluster.types import Polled, Worker
+from rlcore.cluster.types import Polled, WorkerError, is_lost
+from rlcore.engines.members import Members
 from rlcore.engines.types import Generation, Sampling, TurnRequest
 
 WAIT_S = 0.05  # of one call of an engine: for as long, what finished or was submitted may wait
@@ -18,8 +19,9 @@ POLL_S = 0.001  # wait for one engine before the others are looked at
 
 @dataclass(slots=True)
 class _Engine:
+    index: int
     calls: Polled
-    under_way: int = 0  # requests
+    under_way: dict[str, TurnRequest] = field(default_factory=dict)  # by key
 
 
 class RequestStream:
@@ -39,10 +41,11 @@ class RequestStream:
     """
 
     def __init__(
-        self, workers: Sequence[Worker], sampling: Sampling, *, in_flight: int, timeout_s: float
+        self, members: Members, sampling: Sampling, *, in_flight: int, timeout_s: float
     ) -> None:
         assert in_flight >= 1, "an engine without a request samples nothing"
-        self._engines = [_Engine(Polled(worker, "rollout engine", timeout_s)) for worker in workers]
+        self._members, self._timeout_s = members, timeout_s
+        self._engines = [_Engine(index, self._calls(index)) for index in range(len(members))]
         self._sampling, self._in_flight = sampling, in_flight
         self._queue: list[TurnRequest] = []
         self._unfinished: set[str] = set()  # keys
@@ -83,9 +86,9 @@ class RequestStream:
         for engine in self._engines:
             if engine.calls.is_busy:
                 continue
-            room = max(0, min(self._in_flight, share) - engine.under_way)
+            room = max(0, min(self._in_flight, share) - len(engine.under_way))
             requests = [self._next_for(engine) for _ in range(min(room, len(self._queue)))]
-            engine.under_way += len(requests)
+            engine.under_way |= {request.key: request for request in requests}
             if engine.under_way:
                 engine.calls.start("advance", requests, self._sampling, WAIT_S)
 
@@ -102,12 +105,31 @@ class RequestStream:
 
     def _answer(self, engine: _Engine, wait_s: float) -> list[tuple[str, Generation]]:
         """Return what the engine's call has brought; nothing while it has not ended."""
-        done = engine.calls.result(wait_s)
+        try:
+            done = engine.calls.result(wait_s)
+        except WorkerError as error:
+            if not is_lost(error):
+                raise
+            self._replace(engine, error)
+            return []
         if done is None:
             return []
-        engine.under_way -= len(done)
-        self._unfinished -= {key for key, _ in done}
+        for key, _ in done:
+            del engine.under_way[key]
+            self._unfinished.remove(key)
+        if done:
+            self._members.answered(engine.index)
         return done
+
+    def _calls(self, index: int) -> Polled:
+        return Polled(self._members[index], "rollout engine", self._timeout_s)
+
+    def _replace(self, engine: _Engine, error: WorkerError) -> None:
+        """Have what a lost engine had under way sampled again, whole turns of it."""
+        self._members.successor(engine.index, engine.calls.worker, error)
+        engine.calls = self._calls(engine.index)
+        self._queue = [*engine.under_way.values(), *self._queue]
+        engine.under_way = {}
 
 
 def _episode(request: TurnRequest) -> str:

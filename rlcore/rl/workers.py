@@ -42,7 +42,7 @@ class Sampler:
     ) -> None:
         self._plan, self._spawn, self._log = plan, spawn, log
         self._taken: Choice | None = None
-        self._built: tuple[str, EnginePool, list[Worker]] | None = None
+        self._built: tuple[str, EnginePool] | None = None
 
     def take(self, model_dir: Path, recorded: str | None = None) -> str:
         """Return the engine that samples from now on: what the recipe names, else ``recorded``,
@@ -64,8 +64,7 @@ class Sampler:
         """
         engine = self._taken.engine if self._taken else self.take(model_dir)
         if self._built is not None and self._built[0] != engine:
-            for worker in self._built[2]:
-                worker.stop()
+            self._built[1].stop()
             self._built = None
         if self._built is None:
             recipe, device = self._plan()
@@ -75,9 +74,24 @@ class Sampler:
             placement = engine_placement(recipe, engine, device)
             arguments = engine_spec(recipe, model_dir, device), *kind.arguments
             names = [f"rollout-engine-{index}" for index in range(count)]
-            workers = self._spawn(kind.target, placement, names, [arguments] * count)
-            self._wait(workers, recipe.hardware.timeouts.start_s)
-            self._built = engine, _pool(workers, recipe, count * placement.gpus), workers
+
+            def started(numbers: Sequence[int]) -> list[Worker]:
+                chosen = [names[number] for number in numbers]
+                workers = self._spawn(kind.target, placement, chosen, [arguments] * len(chosen))
+                self._wait(workers, recipe.hardware.timeouts.start_s)
+                return workers
+
+            timeouts = recipe.hardware.timeouts
+            pool = EnginePool(
+                started(range(count)),
+                timeout_s=timeouts.rollout_s,
+                sync_timeout_s=timeouts.sync_s,
+                in_flight=recipe.hardware.rollout.max_num_seqs,
+                gpus=count * placement.gpus,
+                start_new=lambda number: started([number])[0],
+                log=self._log,
+            )
+            self._built = engine, pool
         return self._built[1]
 
     def ended(self) -> None:
@@ -99,17 +113,6 @@ def _by_rule(recipe: Recipe, device: str, model_dir: Path) -> Choice:
     asked = hardware.rollout.engine == AUTO
     parameters = model_parameters(recipe.model, model_dir) if asked else 0
     return choose(hardware, device, parameters)
-
-
-def _pool(workers: Sequence[Worker], recipe: Recipe, gpus: float) -> EnginePool:
-    timeouts = recipe.hardware.timeouts
-    return EnginePool(
-        workers,
-        timeout_s=timeouts.rollout_s,
-        sync_timeout_s=timeouts.sync_s,
-        in_flight=recipe.hardware.rollout.max_num_seqs,
-        gpus=gpus,
-    )
 
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,128 @@
+"""The engines of a pool. One that is lost, killed or stopped, is replaced while the others sample:
+a new one loads the weights that all hold, proves it, and is given the same rows, which it samples
+bit for bit as the lost one would have (of several turns, but for what a prefix cache has rounded).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from time import monotonic
+from typing import Any
+
+from rlcore.cluster.progress import activity
+from rlcore.cluster.types import Worker, WorkerError
+from rlcore.models.weight_digest import WeightSyncError, WeightUpdate
+
+MOST = 2  # times in a row that an engine is replaced before it has answered: what ends it may stay
+SAME = 0.1  # nats, mean: further from the others' log-probs of the canary is another model
+StartNew = Callable[[int], Worker]
+
+
+@dataclass(slots=True)
+class Losses:
+    """Engines that were replaced, and the seconds until their successors sampled."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
+class Members:
+    """Holds the engines, in their order; what all of them hold is told by ``loaded``, ``probed``.
+
+    ``start_new`` returns a new engine of that number, built; None where none can be had.
+    ``timeout_s`` bounds its load of the weights, in seconds.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        *,
+        timeout_s: float,
+        start_new: StartNew | None = None,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._workers = list(workers)
+        self._timeout_s, self._start_new, self._log = timeout_s, start_new, log
+        self._in_a_row = [0] * len(self._workers)
+        self._update: WeightUpdate | None = None
+        self._canary: tuple[list[list[int]], list[list[float]]] | None = None
+        self.losses = Losses()
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def __getitem__(self, index: int) -> Worker:
+        return self._workers[index]
+
+    def loaded(self, update: WeightUpdate) -> None:
+        """All engines are about to hold these weights."""
+        self._update, self._canary = update, None
+
+    def probed(self, token_ids: list[list[int]], logprobs: list[list[float]]) -> None:
+        """All engines hold the weights that give these log-probs."""
+        self._canary = token_ids, logprobs
+
+    def answered(self, index: int) -> None:
+        """The engine has sampled what it was asked for."""
+        self._in_a_row[index] = 0
+
+    def successor(self, index: int, lost: Worker, error: WorkerError) -> Worker:
+        """Return what serves in place of ``lost``, which ``error`` is of: ended, with all that it
+        had started, and replaced, unless another call has done so.
+
+        Raises ``error`` where none can be had or one after the other is lost.
+        """
+        if self._workers[index] is not lost:
+            return self._workers[index]
+        if self._start_new is None or self._in_a_row[index] >= MOST:
+            raise error
+        self._in_a_row[index] += 1
+        began = monotonic()
+        lost.stop()
+        with activity(f"the replacement of {lost.name}"):
+            worker = self._start_new(index)
+            self._give_weights(worker)
+        self._workers[index] = worker
+        took = monotonic() - began
+        self.losses.count += 1
+        self.losses.seconds += took
+        self._log(
+            f"rollout engine '{lost.name}' is lost and replaced in {took:.0f} s; its rows are"
+            " sampled again"
+        )
+        return worker
+
+    def taken_losses(self) -> Losses:
+        """Return the losses since the last call."""
+        losses, self.losses = self.losses, Losses()
+        return losses
+
+    def _give_weights(self, worker: Worker) -> None:
+        if self._update is None:
+            return
+        held = self._ask(worker, "load_weights", self._update)
+        if held != self._update.stamp:
+            raise WeightSyncError(
+                f"rollout engine '{worker.name}', new in place of one that was lost, holds weights"
+                f" {held.digest[:12]} and not {self._update.stamp.digest[:12]}; rerun the flow"
+            )
+        if self._canary is None:
+            return
+        token_ids, expected = self._canary
+        found = self._ask(worker, "probe", token_ids)
+        pairs = zip(chain(*expected), chain(*found), strict=True)
+        gaps = [abs(old - new) for old, new in pairs]
+        if not sum(gaps) <= SAME * len(gaps):  # not ``>``, which NaN would pass
+            raise WeightSyncError(
+                f"rollout engine '{worker.name}', new in place of one that was lost, was handed the"
+                f" same weights and its log-probs of {len(gaps)} canary tokens are others; rerun"
+                " the flow"
+            )
+
+    def _ask(self, worker: Worker, method: str, *arguments: Any) -> Any:
+        return worker.start(method, *arguments).result(self._timeout_s)
+
+    def stop(self) -> None:
+        """End every engine."""
+        for worker in self._workers:
+            worker.stop()
