@@ -345,10 +345,13 @@ class RLSection(Section):
                 f"{fused} has none when advantages are made, and algorithm.kl.where = 'reward'"
                 f" takes the KL from them; set algorithm.kl.where to loss, or {remedy}"
             )
-        if algorithm.importance_correction.level != "none":
+        correction = algorithm.importance_correction
+        if correction.is_on:
+            reject = f"reject masks by them; {remedy}"
+            level = f"level = {correction.level!r} weighs by them; {remedy}"
             yield (
-                f"{fused} has none before the loss, and algorithm.importance_correction.level ="
-                f" {algorithm.importance_correction.level!r} weighs by them; {remedy}"
+                f"{fused} has none before the loss, and algorithm.importance_correction."
+                f"{reject if correction.level == 'none' else level}"
             )
 
     @rule
