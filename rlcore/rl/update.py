@@ -225,7 +225,8 @@ def policy_objective(rl: RLSection) -> PolicyObjective:
         importance_mode=correction.mode,
         importance_low=correction.low,
         reject=correction.reject,
-        on_policy=rl.update.steps == 1,
+        bypass=rl.update.bypass,
+        on_policy=rl.update.steps == 1 and not rl.update.bypass,
         skip_zero_advantage=rl.update.skip_zero_advantage,
     )
 

@@ -135,6 +135,21 @@ def test_the_objective_corrects_as_the_recipe_says() -> None:
     assert (found.importance_level, found.importance_mode) == ("token", "mask")
     assert (found.importance_low, found.importance_cap) == (0.5, 5.0)
     assert found.reject == (Rejection.model_validate(veto),)
+    assert not found.bypass
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_with_the_sampler_as_old_no_step_is_on_policy(steps: int) -> None:
+    """A ratio of exactly 1 would hide how far the sampler is, and clip nothing."""
+    over = {"rl.update": {"old_logprobs": "rollout", "mini_batches": steps, "epochs": 1}}
+    recipe = load_recipe("quickstart", over, directory=RECIPES)
+    found = policy_objective(recipe.rl)
+    assert found.bypass
+    assert not found.on_policy
+    assert not recipe.scores_own_logprobs
+    request = request_of(small_batch(["stop"] * 4, [True] * 4), recipe)
+    assert {"rollout_logprobs", "advantages"} <= set(found.fields)
+    assert set(found.fields) <= set(request.mini_batches[0][0].sequences.per_token)
 
 
 def test_an_updates_metrics_hold_what_the_sums_of_its_steps_say() -> None:
