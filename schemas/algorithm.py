@@ -118,17 +118,85 @@ class KL(Section):
             )
 
 
+class Rejection(Section):
+    """Responses whose tokens give no policy loss, because the sampler is too far from ``old``. They
+    stay in group statistics and in the loss's denominators."""
+
+    statistic: Literal["geometric", "k3", "veto"] = Field(
+        description="of a response, with l = log(old / sampler) of a token: geometric = exp(mean of"
+        " l); k3 = mean of exp(l) - 1 - l, nats; veto = exp(l), of which each must be in the bounds"
+    )
+    low: float | None = Field(
+        default=None, gt=0, lt=1, description="smallest old / sampler kept; null = no bound"
+    )
+    high: float | None = Field(
+        default=None, gt=0, description="largest old / sampler (k3: nats) kept; null = no bound"
+    )
+
+    @rule
+    def _bounds_something(self) -> Iterator[str]:
+        if self.statistic == "k3" and (self.high is None or self.low is not None):
+            yield (
+                f"statistic = 'k3' is 0 where sampler and learner agree, so it has one bound, and"
+                f" low = {self.low}, high = {self.high}; set high, such as 0.01, and leave low out"
+            )
+        if self.statistic != "k3" and self.low is None and self.high is None:
+            yield (
+                f"statistic = {self.statistic!r} without low and high keeps every response; set one"
+            )
+        if self.statistic != "k3" and self.high is not None and self.high <= 1:
+            yield (
+                f"high = {self.high:g} would reject a response on which sampler and learner agree,"
+                " whose old / sampler is 1; set it above 1"
+            )
+
+
 class ImportanceCorrection(Section):
-    """Truncated importance weights between learner and sampler.
+    """Importance weights and masks between learner and sampler, of the policy loss alone.
 
     ``old``: the denominator of the ratio (``rl.update.old_logprobs``), so that ratio x weight is
-    the current policy over the sampler.
+    the current policy over the sampler. Bounds are inclusive, in units of old / sampler.
     """
 
     level: Literal["none", "token", "sequence"] = Field(
         default="none", description="a weight per token, one per response, or none at all"
     )
-    cap: float = Field(default=2.0, gt=0, description="weights are min(exp(old - sampler), this)")
+    mode: Literal["truncate", "mask"] = Field(
+        default="truncate",
+        description="what becomes of a weight outside low and cap: the nearer bound (TIS), or 0"
+        " (IcePop, MIS)",
+    )
+    low: float | None = Field(
+        default=None, gt=0, lt=1, description="smallest weight, exp(old - sampler); null = no bound"
+    )
+    cap: float = Field(default=2.0, gt=0, description="largest weight, exp(old - sampler)")
+    reject: tuple[Rejection, ...] = Field(
+        default=(), description="responses that are masked whole, whatever the weights"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is weighed or masked."""
+        return self.level != "none" or bool(self.reject)
+
+    @rule
+    def _bounds_weights(self) -> Iterator[str]:
+        if self.level == "none" and (self.mode == "mask" or self.low is not None):
+            yield (
+                f"level = 'none' has no weights and mode = {self.mode!r}, low = {self.low} bound"
+                " them; set level to 'token' or 'sequence', or leave mode and low out"
+            )
+        if self.mode == "mask" and self.cap <= 1:
+            yield (
+                f"mode = 'mask' and cap = {self.cap:g} would mask the tokens on which sampler and"
+                " learner agree, whose weight is 1; set cap above 1"
+            )
+        if self.low is not None and self.low >= self.cap:
+            yield f"low = {self.low:g} is not below cap = {self.cap:g}; lower it"
+        statistics = [rejection.statistic for rejection in self.reject]
+        for name in dict.fromkeys(statistics):
+            if statistics.count(name) > 1:
+                yield f"reject names statistic = {name!r} more than once; give it one low and high"
 
 
 class PositiveNLL(Section):
@@ -255,12 +323,14 @@ class Algorithm(Section):
                 f"ratio_level = {self.ratio_level!r} makes one loss per sequence and aggregation ="
                 f" {self.aggregation!r} weighs tokens; set aggregation to 'seq-mean-token-mean'"
             )
-        corrected = self.importance_correction.level != "none"
-        if corrected and self.ratio_level == "group":
+        correction = self.importance_correction
+        if correction.is_on and self.ratio_level == "group":
+            level = f"importance_correction.level = {correction.level!r}"
+            what = "importance_correction.reject" if correction.level == "none" else level
             yield (
-                "ratio_level = 'group' measures against the sampler already, and"
-                f" importance_correction.level = {self.importance_correction.level!r} would correct"
-                " for it twice; set it to 'none'"
+                f"ratio_level = 'group' measures against the sampler already, and {what} would"
+                " correct for it twice; set it to"
+                f" {'[]' if correction.level == 'none' else repr('none')}"
             )
         if self.gae != GAE() and not self.traits.gamma and not self.is_custom:
             yield (

@@ -141,12 +141,16 @@ NOT_IN_KEYS: dict[str, set[str]] = {
 }
 
 
-# Fields that are younger than keys in use: where one is empty, the keys are those of before it.
+# Fields that are younger than keys in use: where one is empty, or has its default, the keys are
+# those of before it.
 IN_KEYS_IF_SET = (
     ("model", "adapter"),
     ("model", "stop_tokens"),
     ("rl", "rollout", "stop"),
     ("rl", "rollout", "max_staleness"),
+    ("rl", "algorithm", "importance_correction", "mode"),
+    ("rl", "algorithm", "importance_correction", "low"),
+    ("rl", "algorithm", "importance_correction", "reject"),
     ("evaluate", "stop"),
     ("reward_model", "preferences", "stop"),
 )
@@ -453,10 +457,11 @@ def _own_part(recipe: Recipe, stage: str) -> dict[str, Any]:
         part["model"]["adapter"] = adapter if recipe.model.adapter_of(stage) else None
         del adapter["stages"]
     for *path, name in IN_KEYS_IF_SET:
-        inner = part
-        for section in path:
-            inner = inner.get(section) or {}
-        if name in inner and not inner[name]:
+        inner: dict[str, Any] = part
+        section: Any = recipe
+        for step in path:
+            inner, section = inner.get(step) or {}, getattr(section, step, None)
+        if name in inner and inner[name] in (None, [], type(section).model_fields[name].default):
             del inner[name]
     _name_files(part)
     return part

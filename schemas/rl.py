@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.algorithm import Algorithm, Options
+from schemas.algorithm import SEQUENCE_RATIOS, Algorithm, Options
 from schemas.errors import did_you_mean
 from schemas.names import portable_name
 from schemas.optimizer import Optimizer, rest_of
@@ -119,11 +119,12 @@ class UpdateSection(Section):
     skip_zero_advantage: bool = Field(
         default=True, description="leave rows of advantage 0 out of the forward pass"
     )
-    old_logprobs: Literal["first", "own", "fused"] | None = Field(
+    old_logprobs: Literal["rollout", "first", "own", "fused"] | None = Field(
         default=None,
-        description="old log-probs for ratios and importance_correction: first = those of the"
-        " scoring before the update, which advantages and KL use; own = those of the update's own"
-        " micro-batches, scored again before its first step, so that no ratio contains the"
+        description="old log-probs for ratios and importance_correction: rollout = the sampler's,"
+        " so that the clip is around the sampler and no weight is left (bypass); first = those of"
+        " the scoring before the update, which advantages and KL use; own = those of the update's"
+        " own micro-batches, scored again before its first step, so that no ratio contains the"
         " rounding of another packing; fused = no scoring before the update: its single step's"
         " forward pass gives them, and the sampler is checked before the step, also on"
         f" {FUSED_SAMPLE} of the rows that do not train; null = own where ratios are of whole"
@@ -140,6 +141,11 @@ class UpdateSection(Section):
     def fused(self) -> bool:
         """Whether the update's own forward pass gives old log-probs."""
         return self.old_logprobs == "fused"
+
+    @property
+    def bypass(self) -> bool:
+        """Whether the sampler's log-probs are the old ones."""
+        return self.old_logprobs == "rollout"
 
 
 class Critic(Section):
@@ -330,12 +336,13 @@ class RLSection(Section):
         if self.rollout.max_staleness == 0:
             return
         stale, algorithm = f"rollout.max_staleness = {self.rollout.max_staleness}", self.algorithm
-        by_sampler = algorithm.ratio_level == "group"
-        if not by_sampler and algorithm.importance_correction.level == "none":
+        by_sampler = algorithm.ratio_level == "group" or self.update.bypass
+        if not by_sampler and not algorithm.importance_correction.is_on:
             yield (
                 f"{stale} trains on rows of an older policy, and nothing accounts for that; set"
-                " algorithm.importance_correction.level to token or sequence, or take"
-                " algorithm.ratio_level = 'group' (GEPO)"
+                " algorithm.importance_correction.level to token or sequence, or measure against"
+                " the sampler: algorithm.ratio_level = 'group' (GEPO) or update.old_logprobs ="
+                " 'rollout'"
             )
         if self.checkpoint.every > 1:
             yield (
@@ -377,11 +384,18 @@ class RLSection(Section):
                 f"{fused} has none when advantages are made, and algorithm.kl.where = 'reward'"
                 f" takes the KL from them; set algorithm.kl.where to loss, or {remedy}"
             )
-        if algorithm.importance_correction.level != "none":
+        correction = algorithm.importance_correction
+        if correction.is_on:
+            reject = f"reject masks by them; {remedy}"
+            level = f"level = {correction.level!r} weighs by them; {remedy}"
             yield (
-                f"{fused} has none before the loss, and algorithm.importance_correction.level ="
-                f" {algorithm.importance_correction.level!r} weighs by them; {remedy}"
+                f"{fused} has none before the loss, and algorithm.importance_correction."
+                f"{reject if correction.level == 'none' else level}"
             )
+
+    @rule
+    def _sampler_can_be_old(self) -> Iterator[str]:
+        return _bypass_rules(self.algorithm) if self.update.bypass else iter(())
 
     @rule
     def _switches_can_act(self) -> Iterator[str]:
@@ -411,3 +425,32 @@ class RLSection(Section):
                     f" rollout.max_new_tokens = {self.rollout.max_new_tokens} ends every response"
                     " before; lower algorithm.overlong.max_tokens or raise rollout.max_new_tokens"
                 )
+
+
+def _bypass_rules(algorithm: Algorithm) -> Iterator[str]:
+    """Yield a sentence where the sampler's log-probs cannot be the old ones. rollout.top_p and
+    top_k, which would make the sampler another distribution, are refused for every run."""
+    rollout, level = "update.old_logprobs = 'rollout'", algorithm.ratio_level
+    remedy = "leave update.old_logprobs out"
+    if algorithm.importance_correction.is_on:
+        yield (
+            f"{rollout} makes the ratio the policy over the sampler, and"
+            " algorithm.importance_correction would correct for the sampler twice; set its level"
+            " to 'none' and reject to [], or update.old_logprobs to first"
+        )
+    if level == "group":
+        yield (
+            f"{rollout} and algorithm.ratio_level = 'group' measures against the sampler's"
+            f" log-probs already; {remedy}"
+        )
+    elif level in SEQUENCE_RATIOS:
+        yield (
+            f"{rollout} puts the sampler's rounding into ratios, and algorithm.ratio_level ="
+            f" {level!r} clips them in a range narrower than it; set algorithm.ratio_level to"
+            f" token, or {remedy}"
+        )
+    if algorithm.policy_loss == "reinforce":
+        yield (
+            f"{rollout} and algorithm.policy_loss = 'reinforce' reads no ratio; {remedy}, and set"
+            " algorithm.importance_correction to correct for the sampler"
+        )

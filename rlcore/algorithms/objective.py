@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from rlcore.algorithms.losses import ClippedLoss
+    from schemas.algorithm import Rejection
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,9 @@ class PolicyObjective(Objective):
     1 / tokens of correct responses in the mini-batch on those and 0 elsewhere.
 
     ``on_policy``: the step is the first and only one on its rollouts, so old = stop-gradient of the
-    current log-probs and the ratio is exactly 1; ``old_logprobs`` is then not read.
+    current log-probs and the ratio is exactly 1; ``old_logprobs`` is then not read. ``bypass``: old
+    is the sampler's log-prob, in every step, and ``old_logprobs`` is not read either.
+    ``importance_*`` and ``reject``: the weight of ``corrections.correction`` on the policy loss.
     ``entropy_coef`` None leaves entropy out altogether, 0 reports it.
     ``skip_zero_advantage`` leaves rows of advantage 0 out of the forward pass when nothing else
     gives them a gradient; normalisers still count them, so the gradient stays the same.
@@ -141,6 +144,10 @@ class PolicyObjective(Objective):
     nll_coef: float = 0.0
     importance_level: str = "none"
     importance_cap: float = 2.0
+    importance_mode: str = "truncate"
+    importance_low: float | None = None
+    reject: tuple[Rejection, ...] = ()
+    bypass: bool = False
     on_policy: bool = False
     skip_zero_advantage: bool = False
     name: str = "actor"
@@ -151,7 +158,7 @@ class PolicyObjective(Objective):
         wanted = {
             "advantages": True,
             "rollout_logprobs": True,
-            "old_logprobs": not self._by_group and not self.on_policy,
+            "old_logprobs": not (self._by_group or self.bypass or self.on_policy),
             "group_log_expectation": self._by_group,
             "ref_logprobs": self.kl_coef > 0 and not self.full_kl,
             "nll_weights": self.nll_coef > 0,
@@ -172,6 +179,15 @@ class PolicyObjective(Objective):
     def _by_group(self) -> bool:
         return self.ratio_level == "group"
 
+    def denominator(self, logprobs: torch.Tensor, fields: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the log-probs [targets] (nats) that the ratio is measured against."""
+        if self._by_group:
+            return fields["group_log_expectation"]
+        if self.bypass:
+            return fields["rollout_logprobs"]
+        # In the only step the ratio is 1, and its gradient that of the log-prob.
+        return logprobs.detach() if self.on_policy else fields["old_logprobs"]
+
     def rows_with_gradient(self, per_token: dict[str, list[np.ndarray]]) -> np.ndarray | None:
         """False for rows whose advantages are all 0, when ``skip_zero_advantage`` may drop them."""
         # KL and entropy give every row a gradient, whatever its advantage.
@@ -186,17 +202,14 @@ class PolicyObjective(Objective):
 
     def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
         """Return the weighted sum and verl's metric names (``<name>/...``, ``training/...``)."""
-        from rlcore.algorithms.losses import importance_ratio, importance_weights, policy_loss
+        from rlcore.algorithms.corrections import correction, correction_sums
+        from rlcore.algorithms.losses import importance_ratio, policy_loss
 
         logprobs, rollout = outputs.logprobs, batch.fields["rollout_logprobs"]
-        if self._by_group:
-            # The ratio is measured against the sampler, so no correction for the sampler is left:
-            # with ``old`` its own log-probs the importance weights are 1.
-            old, base = rollout, batch.fields["group_log_expectation"]
-        else:
-            # In the only step the ratio is 1, and its gradient that of the log-prob.
-            old = logprobs.detach() if self.on_policy else batch.fields["old_logprobs"]
-            base = old
+        base = self.denominator(logprobs, batch.fields)
+        # Group ratios are measured against the sampler, so no correction for it is left: with
+        # ``old`` its own log-probs the importance weights are 1.
+        old = rollout if self._by_group else base
         ratio = importance_ratio(self.ratio_level, logprobs, base, batch.rows)
         clipped = policy_loss(
             self.policy_loss,
@@ -208,11 +221,18 @@ class PolicyObjective(Objective):
             clip_dual=self.clip_dual,
         )
         # Two ratios with two purposes: the clipped one bounds the step away from ``old``; this one
-        # corrects for a sampler whose numerics are not those of ``old``.
-        correction = importance_weights(
-            old, rollout, batch.rows, level=self.importance_level, cap=self.importance_cap
+        # corrects for a sampler that is not ``old``.
+        corrected = correction(
+            old,
+            rollout,
+            batch.rows,
+            level=self.importance_level,
+            cap=self.importance_cap,
+            mode=self.importance_mode,
+            low=self.importance_low,
+            reject=self.reject,
         )
-        loss = (batch.weights * correction * clipped.loss).sum()
+        loss = (batch.weights * corrected.weights * clipped.loss).sum()
         sums = {f"{self.name}/pg_loss": loss.detach()}
         for key, coef, term in self._extra_terms(outputs, batch):
             loss = loss + coef * term
@@ -224,10 +244,17 @@ class PolicyObjective(Objective):
             entropy = outputs.entropy.detach().sum() * batch.mean_weight
             sums[f"{self.name}/entropy"] = entropy
         if self.importance_level != "none":
-            sums["training/importance_weight_mean"] = correction.sum() * batch.mean_weight
+            mean = corrected.weights.sum() * batch.mean_weight
+            sums["training/importance_weight_mean"] = mean
         health = _health(self.name, logprobs.detach(), ratio.detach(), clipped, old, batch)
-        gap = Metrics() if self._by_group else _sampler_gap(old, rollout, batch)
-        return loss, Metrics(sums | health.sums | gap.sums, health.maxes | gap.maxes)
+        # Where old is the sampler's own log-prob there is no gap to measure.
+        exact = self._by_group or self.bypass
+        gap = Metrics() if exact else _sampler_gap(old, rollout, batch)
+        corrects = self.importance_level != "none" or self.reject
+        weights = correction_sums(corrected, old, batch) if corrects else Metrics()
+        return loss, Metrics(
+            sums | health.sums | gap.sums | weights.sums, health.maxes | gap.maxes | weights.maxes
+        )
 
     def _extra_terms(
         self, outputs: TokenOutputs, batch: TokenBatch

@@ -13,8 +13,10 @@ from rlcore.diagnostics.measures import (
     EMPTY,
     LONGER_RESPONSES,
     LOWER_LR,
+    MASKED,
     MORE_CACHE,
     PERSISTENT,
+    SAMPLE_SIZE,
     SCORE,
     START,
     TRUNCATED,
@@ -119,6 +121,18 @@ SAME_NUMERICS = (
     "use the same dtype and attention in both, set rl.algorithm.importance_correction, or raise the"
     " bound if the precision explains it"
 )
+
+MOSTLY_MASKED = 0.5  # share of tokens; more of them teach nothing than something
+NEARER_SAMPLER = f"use the same dtype and attention in both, or {LOWER_LR} or rl.update.epochs"
+
+
+def _weights_remedy(stream: Stream) -> str:
+    """A weight of a whole response is a product, whose spread grows with its length."""
+    section = "rl.algorithm.importance_correction"
+    if stream.recipe.rl.algorithm.importance_correction.level == "sequence":
+        return f"set {section}.level: token, or lower its cap; else {NEARER_SAMPLER}"
+    return f"lower {section}.cap, or bring the sampler nearer to the policy: {NEARER_SAMPLER}"
+
 
 POLICY_CHECKS = (
     Check(
@@ -230,6 +244,34 @@ POLICY_CHECKS = (
             " rl.max_mult_prob_error, at which the run ends"
         ),
         remedy=SAME_NUMERICS,
+    ),
+    Check(
+        name="low_effective_sample_size",
+        reads=(SAMPLE_SIZE, MASKED),
+        threshold=0.3,
+        below=True,
+        patience=3,
+        quiet=lambda stream: stream.now[MASKED] >= MOSTLY_MASKED,
+        says=(
+            "the importance weights differ so much that a batch counts as {value:.0%} of its size:"
+            " a few tokens or responses decide the step"
+        ),
+        remedy=_weights_remedy,
+    ),
+    Check(
+        name="mostly_masked",
+        reads=(MASKED,),
+        threshold=MOSTLY_MASKED,
+        patience=3,
+        says=(
+            "{value:.0%} of the tokens give no policy loss: the sampler is outside the bounds of"
+            " rl.algorithm.importance_correction"
+        ),
+        remedy=(
+            "widen low, cap or the bounds of reject, which the metrics rollout_corr/* help to set"
+            " (where kept_length_ratio is below 1 the masks select short responses), or bring the"
+            f" sampler nearer to the policy: {NEARER_SAMPLER}"
+        ),
     ),
     Check(
         name="truncation",

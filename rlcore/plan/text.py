@@ -94,6 +94,11 @@ def _loss_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
             f" fused); of the rows that do not train, {FUSED_SAMPLE} are scored to check the"
             " sampler"
         )
+    if recipe.rl.update.bypass:
+        lines.append(
+            "old log-probs: the sampler's (rl.update.old_logprobs = rollout): the clip is around"
+            " the sampler"
+        )
     if algorithm.positive_nll.coef > 0:
         lines.append(
             f"positive examples: {algorithm.positive_nll.coef:g} x NLL of the tokens of correct"

@@ -106,10 +106,21 @@ rl.algorithm.policy_loss: loss_mode policy_loss_type loss loss_fn
 rl.algorithm.ratio_level: importance_sampling_level ratio_type is_level
     sequence_level_importance_ratios ratio importance_ratio
 rl.algorithm.importance_correction.level: vllm_importance_sampling_correction rollout_is use_tis
-    enable_vllm_is_correction use_importance_sampling_correction tis importance_correction.mode
-    truncated_importance_sampling importance_sampling
+    enable_vllm_is_correction use_importance_sampling_correction tis tis_ratio_type
+    truncated_importance_sampling importance_sampling rollout_importance_sampling_mode
+rl.algorithm.importance_correction.mode: vllm_is_correction_type truncated_importance_sampling_type
+    icepop use_icepop
+rl.algorithm.importance_correction.low: tis_clip_low truncated_importance_sampling_ratio_min
+    vllm_importance_sampling_clip_min
 rl.algorithm.importance_correction.cap: tis_imp_ratio_cap rollout_is_threshold tis_cap
-    vllm_is_truncated_threshold importance_sampling_cap
+    vllm_is_truncated_threshold importance_sampling_cap truncated_importance_sampling_ratio
+    tis_clip token_tis_ratio_clip_high sequence_tis_ratio_clip_high
+    vllm_importance_sampling_clip_max rollout_importance_sampling_threshold
+rl.algorithm.importance_correction.reject: rollout_rs rollout_rs_threshold
+    rejection_sampling sequence_mask_metric product_mask_low product_mask_high
+    geo_mask_low geo_mask_high outlier_token_is_threshold_low outlier_token_is_threshold_high
+    rollout_token_veto_threshold seq_logprob_error_threshold
+rl.update.old_logprobs: bypass_mode use_rollout_logprobs recompute_logprobs
 rl.algorithm.mask_truncated: mask_truncated_completions overlong_filtering mask_overlong
     filter_truncated ignore_truncated
 rl.algorithm.dynamic_sampling: dynamic_filtering filter_groups use_dynamic_sampling
@@ -295,6 +306,10 @@ there is no sequence, context or pipeline parallelism, only ranks of whole seque
     pipeline_parallel_size cp_size pp_size pp cp ep
 sampling and training alternate, on the newest weights; leave it out: async_train max_async_level
     off_policy_steps max_staleness
+weights are not divided by their mean, which would hide their bias; leave it out:
+    rollout_is_batch_normalize tis_batch_normalize
+responses are not masked by the policy under way; set rl.algorithm.importance_correction.reject,
+    which masks by the policy before the update: off_policy_mask_threshold use_opsm opsm_delta
 scores are not clipped; leave it out: clip_reward reward_clip reward_clipping
 the tokenizer is the model's own; leave it out: tokenizer tokenizer_path tokenizer_name
     tokenizer_name_or_path use_fast_tokenizer

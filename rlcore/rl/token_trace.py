@@ -82,7 +82,7 @@ def token_terms(
     rows = torch.zeros(len(weight), dtype=torch.int64)
     batch = TokenBatch(weight, mean_weight, rows, fields)
     terms = [_only(objective, outputs, batch, token) for token in range(len(weight))]
-    old = fields.get("group_log_expectation", fields.get("old_logprobs", new))
+    old = objective.denominator(new, fields)
     ratio = importance_ratio(objective.ratio_level, new, old, rows)
     kl = np.zeros(0)
     if objective.full_kl:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from rlcore.algorithms.corrections import SUMS, correction_metrics
 from rlcore.algorithms.losses import group_log_expectation
 from rlcore.algorithms.objective import PolicyObjective, SftObjective, ValueObjective
 from rlcore.algorithms.seeds import stream_seed
@@ -97,7 +98,8 @@ def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> d
     ``<name>/optimizer_steps`` and the counts of steps that changed nothing are among them always,
     so that an update without a step differs from one that was not requested.
     ``actor/pg_clipfrac_first_step`` is of the first step, before a weight has moved; it is left out
-    where no row of that step had an advantage.
+    where no row of that step had an advantage. ``rollout_corr/*``: of ``correction_metrics``, from
+    each step's sums, which are left out.
     """
     counts = {
         f"{name}/optimizer_steps": float(len(request.mini_batches)),
@@ -106,7 +108,8 @@ def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> d
     }
     clipped = f"{name}/pg_clipfrac"
     first = {f"{clipped}_first_step": step[clipped] for step in result.steps[:1] if clipped in step}
-    return counts | first | result.metrics
+    known = {key: value for key, value in result.metrics.items() if not key.startswith(SUMS)}
+    return counts | first | known | correction_metrics(result.steps)
 
 
 def policy_steps(frame: pl.DataFrame, recipe: Recipe) -> list[Step]:
@@ -203,7 +206,7 @@ def mini_batch_rows(uids: np.ndarray, count: int, *, shuffle_seed: int | None) -
 def policy_objective(rl: RLSection) -> PolicyObjective:
     """Return the loss that the algorithm's axes describe."""
     algorithm = rl.algorithm
-    kl = algorithm.kl
+    kl, correction = algorithm.kl, algorithm.importance_correction
     return PolicyObjective(
         policy_loss=algorithm.policy_loss,
         clip_low=algorithm.clip_low,
@@ -217,9 +220,13 @@ def policy_objective(rl: RLSection) -> PolicyObjective:
         kl_coef=kl.coef if kl.where == "loss" else 0.0,
         entropy_coef=algorithm.entropy_coef or (0.0 if rl.update.fused else None),
         nll_coef=algorithm.positive_nll.coef,
-        importance_level=algorithm.importance_correction.level,
-        importance_cap=algorithm.importance_correction.cap,
-        on_policy=rl.update.steps == 1,
+        importance_level=correction.level,
+        importance_cap=correction.cap,
+        importance_mode=correction.mode,
+        importance_low=correction.low,
+        reject=correction.reject,
+        bypass=rl.update.bypass,
+        on_policy=rl.update.steps == 1 and not rl.update.bypass,
         skip_zero_advantage=rl.update.skip_zero_advantage,
     )
 

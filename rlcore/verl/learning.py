@@ -6,7 +6,7 @@ from rlcore.verl.batches import iteration_steps
 from rlcore.verl.episodes import lengths
 from rlcore.verl.settings import ACTOR, MODEL, ROLLOUT, VerlRun
 from schemas.algorithm import ADVANTAGES
-from schemas.errors import UserError
+from schemas.errors import UserError, did_you_mean
 from schemas.presets import PRESETS
 
 OPTIMIZERS = {f"{ACTOR}.optim": "rl.update.optimizer", "critic.optim": "rl.critic.optimizer"}
@@ -36,6 +36,10 @@ KL_ESTIMATORS = {
     "k1+": "k1+",
     "k3+": "k3+",
 }
+CORRECTION = "algorithm.rollout_correction"
+# Options of rollout_rs -> what rejects by it; for the others the level whose weights it masks.
+STATISTICS = {"seq_mean_k1": "geometric", "seq_mean_k3": "k3"}
+MASKS = {"token_k1": "token", "seq_sum_k1": "sequence"}
 FILTER_METRICS = {"acc": "accuracy", "seq_reward": "score", "seq_final_reward": "final_score"}
 
 
@@ -186,15 +190,84 @@ def kl(run: VerlRun) -> dict[str, Any]:
 
 
 def correction(run: VerlRun) -> dict[str, Any]:
-    """Truncated importance weights by their two names; the threshold alone switches nothing on."""
-    path, theirs = "rl.algorithm.importance_correction", "algorithm.rollout_correction.rollout_is"
-    if run.has(theirs):
-        return {
-            f"{path}.level": run.choice(theirs, ("token", "sequence"), "token"),
-            f"{path}.cap": run.number(f"{theirs}_threshold", 2.0),
-        }
+    """Importance weights by their two names, and masks; a threshold alone switches nothing on."""
+    path, theirs = "rl.algorithm.importance_correction", f"{CORRECTION}.rollout_is"
+    if run.flag(f"{CORRECTION}.bypass_mode"):
+        run.choice(f"{CORRECTION}.loss_type", ("ppo_clip",), "ppo_clip")
+        for key in (theirs, f"{CORRECTION}.rollout_rs"):
+            if run.has(key):
+                run.notes.differs.append(
+                    f"{key} = {run.get(key)}: bypass_mode leaves no old log-probs to compute it of"
+                )
+        return {"rl.update.old_logprobs": "rollout"}
     cap = run.number(f"{ACTOR}.tis_imp_ratio_cap", -1)
-    return {f"{path}.level": "token", f"{path}.cap": cap} if cap > 0 else {}
+    ours: dict[str, Any] = {f"{path}.level": "token", f"{path}.cap": cap} if cap > 0 else {}
+    if run.has(theirs):
+        level = run.choice(theirs, ("token", "sequence"), "token")
+        low, cap = _bounds(f"{theirs}_threshold", run.get(f"{theirs}_threshold", 2.0))
+        ours = {f"{path}.level": level, f"{path}.cap": cap}
+        if low is not None:
+            ours |= {f"{path}.mode": "mask", f"{path}.low": low}
+    reject = []
+    for option, low, high in _rejections(run):
+        if option in STATISTICS:
+            bounds = {"low": low, "high": high} if low is not None else {"high": high}
+            reject.append({"statistic": STATISTICS[option], **bounds})
+        elif ours.get(f"{path}.level") == MASKS[option] and high <= cap:
+            # What truncates beyond the mask truncates nothing.
+            ours |= {f"{path}.mode": "mask", f"{path}.low": low, f"{path}.cap": high}
+        else:
+            raise UserError(
+                f"{CORRECTION}.rollout_rs = {option!r} keeps weights up to {high:g}, and a recipe"
+                f" masks by the weight that it multiplies with; set {theirs} to {MASKS[option]} and"
+                f" its threshold to at least {high:g}"
+            )
+    if reject:
+        ours[f"{path}.reject"] = reject
+    if reject or f"{path}.mode" in ours:
+        run.note(
+            f"{CORRECTION}: masked tokens stay in the denominators of the loss and in whitening;"
+            " some trainers of verl's leave them out"
+        )
+    return ours
+
+
+def _rejections(run: VerlRun) -> list[tuple[str, float | None, float]]:
+    """Each option of rollout_rs with its bounds, those of k1 as old / sampler: verl compares
+    sampler / old with them, and takes the inverse of a single one as the other."""
+    key = f"{CORRECTION}.rollout_rs"
+    options = [name.strip() for name in str(run.get(key, "")).split(",") if name.strip()]
+    for option in options:
+        if option not in (known := (*STATISTICS, *MASKS)):
+            raise UserError(
+                f"{key} = {option!r} has no counterpart; {', '.join(known)} have"
+                f"{did_you_mean(option, known)}"
+            )
+    limits = str(run.get(f"{key}_threshold", "")).split(",")
+    if options and len(limits) not in (1, len(options)):
+        raise UserError(
+            f"{key}_threshold holds {len(limits)} bounds and rollout_rs {len(options)} options;"
+            " give one each, or one for all"
+        )
+    found: list[tuple[str, float | None, float]] = []
+    for option, limit in zip(options, limits * (len(options) // len(limits)), strict=True):
+        low, high = _bounds(f"{key}_threshold", limit)
+        if option.endswith("k1"):
+            low, high = 1 / high, high if low is None else 1 / low
+        found.append((option, low, high))
+    return found
+
+
+def _bounds(key: str, limit: Any) -> tuple[float | None, float]:
+    """The two numbers of "low_high", or None and the one that there is."""
+    low, _, high = str(limit).rpartition("_")
+    try:
+        found = float(low) if low else None, float(high)
+    except ValueError:
+        found = None, 0.0
+    if min(found[0] or 1.0, found[1]) <= 0:
+        raise UserError(f"{key} = {limit!r} is no positive number or LOW_HIGH; set it to one")
+    return found
 
 
 def filter_groups(run: VerlRun) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from rlcore.algorithms.aggregation import MODES
+from rlcore.algorithms.corrections import correction
 from rlcore.algorithms.losses import (
     clipped_value_loss,
     group_log_expectation,
     importance_ratio,
-    importance_weights,
     policy_loss,
 )
 from tests.golden import batches as made
@@ -177,7 +177,7 @@ def test_importance_correction(level: str) -> None:
     learner, sampler = tokens().field("far_logprobs"), tokens().field("rollout_logprobs")
     caps = torch.stack(
         [
-            importance_weights(learner, sampler, tokens().rows, level=level, cap=cap)
+            correction(learner, sampler, tokens().rows, level=level, cap=cap).weights
             for cap in made.CORRECTION_CAPS
         ]
     )

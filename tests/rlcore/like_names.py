@@ -76,6 +76,10 @@ rl.algorithm.overlong.cache_tokens: overlong_buffer_len overlong_buffer_length
 rl.algorithm.dynamic_sampling.max_rounds: max_gen_batches
 rl.algorithm.dynamic_sampling: dynamic_filter use_dynamic_filtering
 rl.algorithm.mask_truncated: overlong_filter
+rl.algorithm.importance_correction.reject: rollout_correction.rollout_rs geo_mask
+    outlier_token_threshold_low
+rl.algorithm.importance_correction.mode: is_correction_type use_ice_pop
+rl.update.old_logprobs: rollout_correction.bypass_mode use_rollout_log_probs
 rl.algorithm.importance_correction.cap: imp_ratio_cap is_cap vllm_importance_sampling_cap
 rl.algorithm.ratio_level: importance_ratio_level
 rl.algorithm.aggregation: use_token_level_loss

@@ -18,6 +18,7 @@ from schemas.recipe import STAGE_SLICES, EvaluateSection
 PPO, GRPO, REMAX, GSPO, DAPO, VAPO = (
     f"quickstart{name}" for name in ("-ppo", "", "-remax", "-gspo", "-dapo", "-vapo")
 )
+VETO = {"statistic": "veto", "low": 1e-4}
 MODEL_REWARD = [{"name": "reward_model"}]
 
 # recipe, overrides, then what the sentence holds: path, rule, remedy
@@ -68,6 +69,30 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
      ["rl.algorithm.kl:", "scales coef = 0", "give coef a start"]),
     ("quickstart-gepo", {"rl.algorithm.importance_correction.level": "token"},
      ["rl.algorithm:", "correct for it twice", "set it to 'none'"]),
+    ("quickstart-gepo", {"rl.algorithm.importance_correction.reject": [VETO]},
+     ["rl.algorithm:", "importance_correction.reject would correct for it twice", "set it to []"]),
+    (GRPO, {"rl.algorithm.importance_correction.mode": "mask"},
+     ["rl.algorithm.importance_correction:", "level = 'none' has no weights and mode = 'mask'",
+      "set level to 'token' or 'sequence'"]),
+    (GRPO, {"rl.algorithm.importance_correction.low": 0.5},
+     ["rl.algorithm.importance_correction:", "low = 0.5 bound them", "leave mode and low out"]),
+    (GRPO, {"rl.algorithm.importance_correction": {"level": "token", "mode": "mask", "cap": 1}},
+     ["rl.algorithm.importance_correction:", "cap = 1 would mask", "set cap above 1"]),
+    (GRPO, {"rl.algorithm.importance_correction": {"level": "token", "low": 0.5, "cap": 0.4}},
+     ["rl.algorithm.importance_correction:", "low = 0.5 is not below cap = 0.4", "lower it"]),
+    (GRPO, {"rl.algorithm.importance_correction.low": 2},
+     ["rl.algorithm.importance_correction.low = 2", "less than 1"]),
+    (GRPO, {"rl.algorithm.importance_correction.reject": [VETO, VETO]},
+     ["rl.algorithm.importance_correction:", "'veto' more than once", "one low and high"]),
+    (GRPO, {"rl.algorithm.importance_correction.reject": [{"statistic": "k3", "low": 0.1}]},
+     ["importance_correction.reject.0:", "so it has one bound, and low = 0.1, high = None",
+      "set high"]),
+    (GRPO, {"rl.algorithm.importance_correction.reject": [{"statistic": "geometric"}]},
+     ["importance_correction.reject.0:", "'geometric' without low and high keeps", "set one"]),
+    (GRPO, {"rl.algorithm.importance_correction.reject": [{"statistic": "geometric", "high": 1}]},
+     ["importance_correction.reject.0:", "high = 1 would reject a response", "set it above 1"]),
+    (GRPO, {"rl.algorithm.importance_correction.reject": [{"statistic": "opsm", "high": 1}]},
+     ["importance_correction.reject.0.statistic", "'geometric', 'k3' or 'veto'"]),
     (GRPO, {"reward.functions.0.weight": 0},
      ["reward:", "every weight of functions is 0", "give one function a weight"]),
     (GRPO, {"rl.algorithm.kl.where": ["loss", "reward"]},
@@ -92,6 +117,26 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
     (GRPO, {"rl.update": {"old_logprobs": "fused", "mini_batches": 1, "epochs": 1},
             "rl.algorithm.importance_correction.level": "token"},
      ["rl:", "importance_correction.level = 'token' weighs by them", "leave update.old_logprobs"]),
+    (GRPO, {"rl.update": {"old_logprobs": "fused", "mini_batches": 1, "epochs": 1},
+            "rl.algorithm.importance_correction.reject": [VETO]},
+     ["rl:", "importance_correction.reject masks by them", "leave update.old_logprobs"]),
+    (GRPO, {"rl.update.old_logprobs": "rollout",
+            "rl.algorithm.importance_correction.level": "token"},
+     ["rl:", "correct for the sampler twice", "level to 'none' and reject to []"]),
+    (GRPO, {"rl.update.old_logprobs": "rollout",
+            "rl.algorithm.importance_correction.reject": [VETO]},
+     ["rl:", "correct for the sampler twice", "or update.old_logprobs to first"]),
+    (GSPO, {"rl.update.old_logprobs": "rollout"},
+     ["rl:", "the sampler's rounding into ratios, and algorithm.ratio_level = 'sequence' clips",
+      "set algorithm.ratio_level to token"]),
+    (GSPO, {"rl.update.old_logprobs": "rollout", "rl.algorithm.ratio_level": "sequence-token"},
+     ["rl:", "algorithm.ratio_level = 'sequence-token' clips", "leave update.old_logprobs out"]),
+    ("quickstart-gepo", {"rl.update.old_logprobs": "rollout"},
+     ["rl:", "'group' measures against the sampler's log-probs already", "leave update.old_logp"]),
+    (GRPO, {"rl.update.old_logprobs": "rollout", "rl.algorithm.policy_loss": "reinforce"},
+     ["rl:", "policy_loss = 'reinforce' reads no ratio", "leave update.old_logprobs out"]),
+    (GRPO, {"rl.update.old_logprobs": "rollout", "rl.rollout.top_p": 0.9},
+     ["rl.rollout:", "cuts the distribution", "set top_p to 1"]),
     # settings that could never take effect
     (VAPO, {"rl.critic.warmup_iterations": 100},
      ["rl:", "leaves none of iterations = 100 to the policy", "raise iterations or lower it"]),
@@ -316,6 +361,26 @@ def test_the_smallest_recipe_of_each_preset_loads(preset: str) -> None:
     if preset == "ppo-instructgpt":
         tree["reward_model"] = {}
     assert resolve_recipe("mine", tree).rl.preset == preset
+
+
+@pytest.mark.parametrize(
+    ("changed", "value"), [("mode", "mask"), ("low", 0.5), ("reject", [VETO]), ("cap", 3.0)]
+)
+def test_a_correction_is_in_the_key_of_rl_where_it_is_not_the_default(
+    changed: str, value: Any
+) -> None:
+    """Recipes of before its newer settings keep their results; one that uses them has its own."""
+    section = "rl.algorithm.importance_correction"
+    old = load_recipe(GRPO, {f"{section}.level": "token"}, directory=RECIPES)
+    named = {f"{section}.mode": "truncate", f"{section}.low": None, f"{section}.reject": []}
+    new = load_recipe(
+        GRPO, {f"{section}.level": "token", f"{section}.{changed}": value}, directory=RECIPES
+    )
+    part = old.slice_for("rl")["rl"]["algorithm"]["importance_correction"]
+    assert part == {"level": "token", "cap": 2.0}
+    same = load_recipe(GRPO, {f"{section}.level": "token", **named}, directory=RECIPES)
+    assert same.slice_for("rl") == old.slice_for("rl") != new.slice_for("rl")
+    assert same.slice_for("sft") == new.slice_for("sft")
 
 
 def test_what_ends_an_answer_is_in_the_keys_of_recipes_that_say_it_alone() -> None:

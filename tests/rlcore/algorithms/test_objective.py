@@ -18,6 +18,7 @@ from rlcore.algorithms.objective import (
     ValueObjective,
 )
 from rlcore.algorithms.objective_types import Objective, TokenBatch, TokenOutputs
+from schemas.algorithm import Rejection
 
 TOKENS, VOCABULARY = 9, 5
 ROWS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
@@ -111,6 +112,15 @@ OBJECTIVES: dict[str, Objective] = {
         kl_estimator="k2",
         importance_level="sequence",
     ),
+    "icepop": PolicyObjective(
+        importance_level="token", importance_mode="mask", importance_low=0.5, importance_cap=5.0
+    ),
+    "rejected": PolicyObjective(
+        importance_level="token",
+        reject=(Rejection(statistic="geometric", low=0.5, high=1.5),),
+        aggregation=SEQUENCE,
+    ),
+    "bypass": PolicyObjective(bypass=True, clip_high=0.28),
     "gspo": PolicyObjective(ratio_level="sequence", aggregation=SEQUENCE, clip_dual=None),
     "gepo": PolicyObjective(ratio_level="group", aggregation=SEQUENCE, clip_dual=None),
     "dapo per group": PolicyObjective(clip_high=0.28, aggregation="group-token-mean"),
@@ -242,6 +252,18 @@ def test_sequence_levels_report_clipped_sequences():
     assert found["actor/clip_ratio_high"] == pytest.approx(3 / 9)
     assert found["actor/clip_ratio_low"] == pytest.approx(2 / 9)
     assert found["actor/pg_loss"] == pytest.approx((-1.2 + 0.8 - 1.0) / 3)
+
+
+def test_bypass_measures_against_the_sampler():
+    """The loss is that of a sampler whose log-probs were scored as old; old ones are not sent."""
+    bypass, outputs, batch = PolicyObjective(bypass=True), ToyLM()(), toy_batch()
+    assert bypass.fields == ("advantages", "rollout_logprobs")
+    assert not PolicyObjective(bypass=True, on_policy=True).fields[2:]
+    fields = {**batch.fields, "old_logprobs": batch.fields["rollout_logprobs"]}
+    loss, metrics = bypass(outputs, batch)
+    expected, _ = PolicyObjective()(outputs, replace(batch, fields=fields))
+    assert loss == expected
+    assert "training/rollout_probs_diff_mean" not in metrics.sums
 
 
 def test_the_critics_metrics():

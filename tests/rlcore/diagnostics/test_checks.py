@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlcore.diagnostics.measures import MASKED, SAMPLE_SIZE
 from rlcore.diagnostics.watch import CHECKS, Diagnostics
 from rlcore.recipes.load import recipe_names
 from tests.rlcore.diagnostics.streams import (
@@ -148,6 +149,24 @@ TROUBLES = [
         overrides={"model.dtype": "bfloat16"},
     ),
     Trouble(
+        "low_effective_sample_size",
+        fixed(**{SAMPLE_SIZE: 0.22, MASKED: 0.0}),
+        reported=12,
+        says="a batch counts as 22% of its size",
+        overrides={"rl__algorithm__importance_correction__level": "sequence"},
+    ),
+    Trouble(
+        "mostly_masked",
+        fixed(**{SAMPLE_SIZE: 0.2, MASKED: 0.8}),
+        reported=12,
+        says="80% of the tokens give no policy loss",
+        overrides={
+            "rl__algorithm__importance_correction__reject": [
+                {"statistic": "geometric", "low": 0.999, "high": 1.001}
+            ]
+        },
+    ),
+    Trouble(
         "never_finite",
         lambda iteration, metrics: {"actor/skipped_steps": 2.0 * (iteration < 12)},
         reported=11,
@@ -278,6 +297,17 @@ TROUBLES = [
         overrides={"rl__update__mini_batches": 1, "rl__update__epochs": 1},
     ),
 ]
+
+
+@pytest.mark.parametrize(
+    ("level", "first"), [("sequence", "set rl.algorithm.importance_correction.level: token"),
+                         ("token", "lower rl.algorithm.importance_correction.cap")],
+)  # fmt: skip
+def test_the_remedy_for_unequal_weights_is_one_that_is_left(level: str, first: str) -> None:
+    config = recipe(rl__algorithm__importance_correction__level=level)
+    weights = fixed(**{SAMPLE_SIZE: 0.1, MASKED: 0.0})
+    _, (found,) = watch(config, broken(weights, start=10, end=20))
+    assert found.remedy.startswith(first)
 
 
 def test_every_check_has_its_trouble() -> None:

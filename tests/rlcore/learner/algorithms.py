@@ -16,6 +16,7 @@ from rlcore.algorithms.objective import (
 from rlcore.algorithms.objective_types import Objective
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
+from schemas.algorithm import Rejection
 from tests.rlcore.learner.samples import make_batch
 
 PTX_COEF = 4.0
@@ -64,6 +65,16 @@ ALGORITHMS: dict[str, list[Objective]] = {
             policy_loss="reinforce",
             aggregation="seq-mean-token-sum",
             importance_level="sequence",
+        )
+    ],
+    "masked": [
+        PolicyObjective(
+            importance_level="token",
+            importance_mode="mask",
+            importance_low=0.6,
+            importance_cap=1.6,
+            reject=(Rejection(statistic="geometric", low=0.9, high=1.1),),
+            entropy_coef=None,
         )
     ],
     "full kl": [PolicyObjective(kl_coef=0.5, kl_estimator="full", temperature=0.7)],

@@ -131,6 +131,11 @@ def test_old_log_probs_of_the_updates_own_cost_a_pass() -> None:
     assert with_own.disk_bytes - without.disk_bytes == pytest.approx(on_disk, rel=1e-6)
 
 
+def test_the_sampler_as_old_is_told() -> None:
+    plan = render_plan(StartCheck(planned("gsm8k-grpo", rl__update__old_logprobs="rollout")))
+    assert "the sampler's (rl.update.old_logprobs = rollout): the clip is around" in plan
+
+
 def test_fused_log_probs_save_a_pass() -> None:
     """Of four passes' worth over the tokens of each iteration."""
     fused, first = (

@@ -49,6 +49,7 @@ MEANT = {
     "reward_funcs": "reward.functions",
     "reward.functions.0.fn": "reward.functions.0.name",
     "importance_sampling_level": "rl.algorithm.ratio_level",
+    "rl.vllm_importance_sampling_clip_max": "rl.algorithm.importance_correction.cap",
     # verl
     "actor_rollout_ref.rollout.n": "rl.rollout.samples",
     "actor_rollout_ref.rollout.temperature": "rl.rollout.temperature",
@@ -72,6 +73,8 @@ MEANT = {
     "actor_rollout_ref.actor.use_kl_loss": "rl.algorithm.kl.where",
     "actor_rollout_ref.rollout.tensor_model_parallel_size": "hardware.rollout.tensor_parallel",
     "algorithm.filter_groups.enable": "rl.algorithm.dynamic_sampling",
+    "algorithm.rollout_correction.rollout_rs": "rl.algorithm.importance_correction.reject",
+    "algorithm.rollout_correction.bypass_mode": "rl.update.old_logprobs",
     # OpenRLHF
     "n_samples_per_prompt": "rl.rollout.samples",
     "init_kl_coef": "rl.algorithm.kl.coef",
@@ -146,6 +149,7 @@ def test_the_right_key_is_named_first(refusals: dict[str, str], written: str, me
         ("model.use_dora", "an adapter begins at zero and is not weight-decomposed"),
         ("rl.rollout.min_p", "the whole distribution"),
         ("resume_from_checkpoint", "continues where it was"),
+        ("off_policy_mask_threshold", r"set rl\.algorithm\.importance_correction\.reject"),
         ("data.sources.0.hub_split", "it is a key of kind 'hub'"),
         ("data.sources.0.path", "it is a key of kind 'gsm8k' or 'math' or 'aime' or 'file'"),
     ],

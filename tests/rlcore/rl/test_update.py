@@ -2,6 +2,7 @@
 
 import numpy as np
 import polars as pl
+import pytest
 
 from flows.paths import RECIPES
 from rlcore.learner.schedule import optimizer_lr
@@ -13,10 +14,12 @@ from rlcore.rl.update import (
     critic_request,
     critic_steps,
     mini_batch_rows,
+    policy_objective,
     policy_request,
     policy_steps,
     update_metrics,
 )
+from schemas.algorithm import Rejection
 from schemas.recipe import Recipe
 
 
@@ -122,6 +125,65 @@ def test_mini_batch_without_a_loss_token_makes_no_step() -> None:
         "actor/zero_gradient_steps": 0.0,
         "actor/skipped_steps": 0.0,
     }
+
+
+def test_the_objective_corrects_as_the_recipe_says() -> None:
+    veto = {"statistic": "veto", "low": 1e-4}
+    masks = {"level": "token", "mode": "mask", "low": 0.5, "cap": 5.0, "reject": [veto]}
+    over = {"rl.algorithm.importance_correction": masks}
+    found = policy_objective(load_recipe("quickstart", over, directory=RECIPES).rl)
+    assert (found.importance_level, found.importance_mode) == ("token", "mask")
+    assert (found.importance_low, found.importance_cap) == (0.5, 5.0)
+    assert found.reject == (Rejection.model_validate(veto),)
+    assert not found.bypass
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_with_the_sampler_as_old_no_step_is_on_policy(steps: int) -> None:
+    """A ratio of exactly 1 would hide how far the sampler is, and clip nothing."""
+    over = {"rl.update": {"old_logprobs": "rollout", "mini_batches": steps, "epochs": 1}}
+    recipe = load_recipe("quickstart", over, directory=RECIPES)
+    found = policy_objective(recipe.rl)
+    assert found.bypass
+    assert not found.on_policy
+    assert not recipe.scores_own_logprobs
+    request = request_of(small_batch(["stop"] * 4, [True] * 4), recipe)
+    assert {"rollout_logprobs", "advantages"} <= set(found.fields)
+    assert set(found.fields) <= set(request.mini_batches[0][0].sequences.per_token)
+
+
+def test_an_updates_metrics_hold_what_the_sums_of_its_steps_say() -> None:
+    """A ratio of sums is of each step; the sums themselves mean nothing to a reader."""
+    sums = {"units": 1.0, "weight": 1.0, "weight_square": 1.25, "above": 0.25, "below": 0.0}
+    sums |= {"rows": 0.1, "kept_rows": 0.05, "kept_row_tokens": 0.25, "log_ppl_diff": 0.01}
+    sums |= {"chi2_seq": 0.2, "chi2_seq_clamped": 0.0, "positive": 0.5, "positive_masked": 0.1}
+    sums |= {"negative": 0.0, "negative_masked": 0.0}
+    steps = [
+        {"rollout_corr/kl": 0.1} | {f"rollout_corr_sums/{key}": v for key, v in step.items()}
+        for step in (sums, {**sums, "weight_square": 5.0})
+    ]
+    recipe = load_recipe("quickstart", directory=RECIPES)
+    request = request_of(small_batch(["stop"] * 4, [True] * 4), recipe)
+    result = UpdateResult(version=1, metrics=steps[0], steps=steps)
+    metrics = update_metrics("actor", request, result)
+    assert not [name for name in metrics if name.startswith("rollout_corr_sums")]
+    named = {n.removeprefix("rollout_corr/"): v for n, v in metrics.items() if "rollout_corr" in n}
+    assert named == pytest.approx(
+        {
+            "kl": 0.1,
+            "rollout_is_mean": 1.0,
+            "rollout_is_std": (0.5 + 2.0) / 2,
+            "rollout_is_eff_sample_size": (0.8 + 0.2) / 2,
+            "rollout_is_ratio_fraction_high": 0.25,
+            "rollout_is_ratio_fraction_low": 0.0,
+            "rollout_rs_seq_masked_fraction": 0.5,
+            "log_ppl_diff": 0.1,
+            "chi2_seq": 2.0,
+            "chi2_seq_clamped_fraction": 0.0,
+            "kept_length_ratio": 0.5,
+            "masked_fraction_positive": 0.2,
+        }
+    )
 
 
 def test_ptx_draws_at_least_one_text() -> None:

@@ -109,3 +109,15 @@ def test_terms_with_kl_and_entropy_in_the_loss_add_up(credited: AdvantageInput) 
     assert terms.loss.sum() == pytest.approx(terms.total, **CLOSE)
     without = token_terms(PolicyObjective(entropy_coef=None), sequences, 0, scored)
     assert terms.total != pytest.approx(without.total)
+
+
+def test_with_the_sampler_as_old_the_walk_measures_against_it(credited: AdvantageInput) -> None:
+    """The ratio shown must be the one that the loss clips."""
+    sequences = mini_batch(credited)
+    sequences.per_token["rollout_logprobs"] = [a.astype(np.float32) for a in arrays(GIVEN["ref"])]
+    scored = TokenScores([arrays(GIVEN["new"])[0]], [], [])
+    terms = token_terms(PolicyObjective(bypass=True, entropy_coef=None), sequences, 0, scored)
+    assert terms.old == pytest.approx(GIVEN["ref"][0])
+    ratio = np.exp(np.subtract(GIVEN["new"][0], GIVEN["ref"][0]))
+    assert terms.ratio == pytest.approx(ratio, **CLOSE)
+    assert terms.loss.sum() == pytest.approx(terms.total, **CLOSE)

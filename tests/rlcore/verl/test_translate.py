@@ -9,6 +9,7 @@ import pytest
 from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.verl.translate import Translation, render, translate
+from schemas.algorithm import ImportanceCorrection
 from schemas.errors import UserError
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
@@ -353,6 +354,70 @@ def test_importance_correction_by_its_new_name() -> None:
     found = excerpt(f"{correction}=sequence", f"{correction}_threshold=3").recipe.rl.algorithm
     assert found.importance_correction is not None
     assert (found.importance_correction.level, found.importance_correction.cap) == ("sequence", 3)
+
+
+RC = "algorithm.rollout_correction"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("rollout_is=token rollout_is_threshold=0.5_5.0",
+         {"level": "token", "mode": "mask", "low": 0.5, "cap": 5.0}),
+        ("rollout_is=sequence rollout_is_threshold=2.0 rollout_rs=seq_sum_k1"
+         " rollout_rs_threshold=0.5_2.0",
+         {"level": "sequence", "mode": "mask", "low": 0.5, "cap": 2.0}),
+        ("rollout_is=token rollout_is_threshold=9 rollout_rs=token_k1"
+         " rollout_rs_threshold=0.5_5.0",
+         {"level": "token", "mode": "mask", "low": 0.2, "cap": 2.0}),
+        ("rollout_rs=seq_mean_k1 rollout_rs_threshold=0.5_4.0",
+         {"reject": [{"statistic": "geometric", "low": 0.25, "high": 2.0}]}),
+        ("rollout_rs=seq_mean_k1 rollout_rs_threshold=4.0",
+         {"reject": [{"statistic": "geometric", "low": 0.25, "high": 4.0}]}),
+        ("rollout_is=token rollout_rs=seq_mean_k1,seq_mean_k3 rollout_rs_threshold='0.5_2.0,0.01'",
+         {"level": "token",
+          "reject": [{"statistic": "geometric", "low": 0.5, "high": 2.0},
+                     {"statistic": "k3", "high": 0.01}]}),
+    ],
+)  # fmt: skip
+def test_masks_keep_what_verls_keep(settings: str, expected: dict[str, Any]) -> None:
+    """verl compares bounds of k1 with sampler / old, and those of rollout_is with old / sampler: a
+    recipe with the one for the other would keep what verl rejects."""
+    translation = excerpt(*(f"{RC}.{setting}" for setting in settings.split()))
+    found = translation.recipe.rl.algorithm.importance_correction
+    assert found == ImportanceCorrection.model_validate(expected)
+    stays = "masked tokens stay in the denominators"
+    assert any(stays in note for note in translation.notes.remarks)
+    assert translation.notes.differs == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("rollout_rs=seq_sum_k1 rollout_rs_threshold=0.5_2.0", "masks by the weight that it"),
+        ("rollout_is=sequence rollout_rs=seq_sum_k1 rollout_rs_threshold=0.1_2.0",
+         "keeps weights up to 10"),
+        ("rollout_is=token rollout_rs=seq_sum_k1 rollout_rs_threshold=0.5_2.0",
+         "set algorithm.rollout_correction.rollout_is to sequence"),
+        ("rollout_rs=seq_max_k3 rollout_rs_threshold=1", "'seq_max_k3' has no counterpart"),
+        ("rollout_rs=seq_mean_k1", "rollout_rs_threshold = '' is no positive number or LOW_HIGH"),
+        ("rollout_rs=seq_mean_k3 rollout_rs_threshold=1,2", "holds 2 bounds and rollout_rs 1"),
+        ("rollout_is=token rollout_is_threshold=two", "= 'two' is no positive number"),
+        ("bypass_mode=True loss_type=reinforce", "'reinforce' has no counterpart; ppo_clip"),
+    ],
+)  # fmt: skip
+def test_a_mask_that_no_recipe_has_is_refused(settings: str, said: str) -> None:
+    assert said in refusal(*(f"{RC}.{setting}" for setting in settings.split()))
+
+
+def test_bypass_mode_measures_against_the_sampler() -> None:
+    translation = excerpt(f"{RC}.bypass_mode=True", f"{RC}.loss_type=ppo_clip")
+    assert translation.recipe.rl.update.old_logprobs == "rollout"
+    assert translation.notes.differs == []
+    both = excerpt(f"{RC}.bypass_mode=True", f"{RC}.rollout_is=token")
+    assert not both.recipe.rl.algorithm.importance_correction.is_on
+    (told,) = both.notes.differs
+    assert told.startswith("algorithm.rollout_correction.rollout_is = token: bypass_mode")
 
 
 def test_an_npu_is_told() -> None:
