@@ -26,6 +26,13 @@ GO = "go-on"
 MORE_BYTES = 200 << 20
 M_MMAP_THRESHOLD = -3  # of mallopt
 PAUSE_S = 200.0  # the longest that a run waits for ``GO``
+# How the first engine is lost, and in which call of which round of them.
+LOST = {
+    "lose-idle": ("stream", signal.SIGKILL),
+    "lose-row": ("_start_turn", signal.SIGKILL),
+    "lose-sync": ("start_load", signal.SIGKILL),
+    "stop-row": ("_start_turn", signal.SIGSTOP),
+}
 KILL_ITERATION = {"rollout": 1, "reward": 2, "advantage": 2, "update": 3, "sync": 3}
 
 
@@ -67,6 +74,8 @@ def _install(point: str) -> None:
         Phases.sync = lambda self, state: (  # type: ignore[method-assign]
             before(self, state) or original(self, state)
         )
+    elif point in LOST:
+        _install_the_loss_of_an_engine(*LOST[point])
     elif point == "pause":
         _install_pause(Phases)
     elif point in ("half-full", "warm-up"):
@@ -123,6 +132,25 @@ def _install_within_iteration_2(phases_class: Any, point: str) -> None:
             return state.next_iteration == 2 and not state.trains_policy(phases.recipe.rl)
 
         phases_class.update = _then_die(phases_class.update, critic_alone)
+
+
+def _install_the_loss_of_an_engine(method: str, how: signal.Signals) -> None:
+    """Have the first engine get the signal ``how`` when ``method`` of its pool is called for the
+    third time: before it is asked for rows, or once it has been asked."""
+    from rlcore.engines.pool import EnginePool
+
+    original, calls = getattr(EnginePool, method), [0]
+
+    def loses(pool: Any, *arguments: Any, **options: Any) -> Any:
+        calls[0] += 1
+        result = None if method == "stream" else original(pool, *arguments, **options)
+        if calls[0] == 3:
+            process = pool._members[0].process()
+            process.send_signal(how)
+            Path(PROCESSES).write_text(json.dumps([process.pid]))
+        return original(pool, *arguments, **options) if result is None else result
+
+    setattr(EnginePool, method, loses)
 
 
 def _install_pause(phases_class: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rlcore.engines.contract import CHECKS, CONTEXT, broken, broken_by, main
 from rlcore.engines.own_engine import OwnEngine
+from rlcore.engines.registry import engine_kind
 from rlcore.engines.transformers_engine import TransformersEngine
 from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest
 from rlcore.models.weight_digest import UNVERIFIED, WeightStamp, WeightUpdate
@@ -132,6 +133,9 @@ def test_an_engine_that_keeps_old_weights_is_found(model_dirs: dict[bool, Path])
 def test_a_name_that_is_no_engine_ends_in_a_sentence(
     model_dirs: dict[bool, Path], capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    name = "tests.rlcore.engines.forty_lines:SmallEngine"
+    spec = EngineSpec(str(model_dirs[True]), device="cpu", threads=1)
+    for variable, value in engine_kind(name).environment(spec).items():
+        monkeypatch.setenv(variable, value)  # else it would begin again in this process's place
     assert main(["tests.rlcore.engines.forty_lines:Smallengine", str(model_dirs[True])]) == 2
     assert "has no class Smallengine; did you mean 'SmallEngine'?" in capsys.readouterr().err
