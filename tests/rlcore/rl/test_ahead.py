@@ -119,6 +119,28 @@ def test_at_staleness_0_nothing_is_ahead(make_phases: Make) -> None:
     assert "behind" not in state.to_json()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["ppo", "dapo", "rloo", "gspo", "gepo", "vapo", "remax"])
+def test_every_algorithm_ends_alike_whatever_takes_how_long(
+    make_phases: Make, monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    """Its critic's updates, its rounds and its greedy answers included."""
+    over = {**stale(2), "rl.validation.every": 2}
+    if preset == "gepo":  # which measures against the sampler by itself
+        del over["rl.algorithm.importance_correction.level"]
+    if preset == "vapo":
+        over["rl.critic.warmup_iterations"] = 2
+    ends = []
+    for seed in (0, 1):
+        delayed(monkeypatch, seed) if seed else None
+        reward = half_teach if preset == "dapo" else digits
+        phases = make_phases(f"quickstart-{preset}", reward, over, key=f"run{seed}")
+        ends.append(run(phases))
+    assert (ends[0].digest, ends[0].cursor) == (ends[1].digest, ends[1].cursor)
+    assert ends[0].accuracies == ends[1].accuracies
+    assert phases.metrics.latest[STALENESS] > 0
+
+
 @pytest.mark.parametrize("over", [{}, DAPO], ids=["grpo", "dapo"])
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_delays_change_nothing(

@@ -43,6 +43,20 @@ VARIANTS: dict[str, Variant] = {
     ),
     "ppo": ("quickstart-ppo", digits, {"rl.critic.warmup_iterations": 1}),
     "remax": ("quickstart-remax", digits, {}),
+    "sampled ahead": (
+        "quickstart",
+        digits,
+        {
+            "rl.rollout.max_staleness": 1,
+            "rl.algorithm.importance_correction": {"level": "sequence", "mode": "mask"},
+        },
+    ),
+    "against the sampler": (
+        "quickstart",
+        digits,
+        {"rl.rollout.max_staleness": 1, "rl.update.old_logprobs": "rollout"},
+    ),
+    "gepo, ahead": ("quickstart-gepo", digits, {"rl.rollout.max_staleness": 1}),
     "exact KL in the reward": (
         "quickstart",
         digits,
