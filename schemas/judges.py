@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from schemas.errors import did_you_mean
-from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL
+from schemas.names import ENVIRONMENT, JUDGE, is_model
 from schemas.rl import RewardFunction, RewardSection
 from schemas.section import Section, rule
 
@@ -175,7 +175,7 @@ def may_verify(function: RewardFunction, judges: Mapping[str, Judge]) -> bool:
     if function.name == ENVIRONMENT:
         return "success_at" in function.options
     judge = judges.get(judge_of(function) or "")
-    return function.name != REWARD_MODEL and (judge is None or judge.correct_from is not None)
+    return not is_model(function.name) and (judge is None or judge.correct_from is not None)
 
 
 def judges_used(

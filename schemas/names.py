@@ -11,10 +11,22 @@ BASE_MODEL = "base_model"  # the stage, its artifact and the role of it as a par
 RECORDS = "records"  # metadata of a result: the key of its checkpoints, where it is not its own
 
 
+def brought_model(name: str) -> str | None:
+    """Return NAME of a function ``reward_model:NAME``, which is an entry of ``reward_models``; None
+    for any other."""
+    kind, _, own = name.partition(":")
+    return own if kind == REWARD_MODEL and own else None
+
+
+def is_model(name: str) -> bool:
+    """Return whether a function of the reward is a reward model, trained by the run or brought."""
+    return name == REWARD_MODEL or brought_model(name) is not None
+
+
 def by_workers(name: str) -> bool:
-    """Return whether a function of the reward is called in reward workers: all but the trained
-    model, and the rewards that an environment gave while the episode went on."""
-    return name not in (REWARD_MODEL, ENVIRONMENT)
+    """Return whether a function of the reward is called in reward workers: all but reward models,
+    and the rewards that an environment gave while the episode went on."""
+    return name != ENVIRONMENT and not is_model(name)
 
 
 def split_function(name: str) -> tuple[str, str]:

@@ -13,16 +13,17 @@ from pydantic import Field, model_validator
 from schemas.algorithm import IN_KEYS, SEQUENCE_RATIOS
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
+from schemas.errors import did_you_mean
 from schemas.evolve import EvolveSection
 from schemas.generators import EnvironmentSource
 from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
 from schemas.model import ModelSection
-from schemas.names import BASE_MODEL, ENVIRONMENT, REWARD_MODEL
+from schemas.names import BASE_MODEL, ENVIRONMENT, REWARD_MODEL, brought_model, is_model
 from schemas.optimizer import Optimizer, Schedule
 from schemas.retrain import RetrainSection, retrain_rules
-from schemas.reward_model import RewardModelSection, SampledPreferences
+from schemas.reward_model import BroughtRewardModels, RewardModelSection, SampledPreferences
 from schemas.rl import GapBound, RewardSection, RLSection, rest_of
 from schemas.rollout import with_rollout_stop
 from schemas.sampling import StopTexts, Temperature
@@ -171,6 +172,11 @@ class Recipe(Section):
     reward_model: RewardModelSection | None = Field(
         default=None, description="null = no reward model is trained"
     )
+    reward_models: BroughtRewardModels = Field(
+        default_factory=dict,
+        description="reward models that you bring, by name: reward.functions names one as"
+        " reward_model:NAME",
+    )
     reward: RewardSection
     judges: Judges = Field(default_factory=dict)
     environment: EnvironmentSection | None = Field(
@@ -191,13 +197,15 @@ class Recipe(Section):
         part = _own_part(self, stage)
         if stage == REWARD_MODEL:
             # It ranks by verdicts: which functions count matters, the weights do not.
-            terms = [f for f in self.reward.functions if f.name != REWARD_MODEL]
+            terms = [f for f in self.reward.functions if not is_model(f.name)]
             part["reward"] = [{**f.identity, "counts": f.weight != 0} for f in terms]
         elif "reward" in part:
             terms = [{**f.identity, "weight": f.weight} for f in self.reward.functions]
             part["reward"]["functions"] = terms
         if "reward" in part and self.judges:
             part["judges"] = {name: judge.identity for name, judge in self.judges.items()}
+        if stage != REWARD_MODEL and "reward" in part and self.reward_models:
+            part["reward_models"] = {n: one.identity for n, one in self.reward_models.items()}
         if self.environment is not None and stage in _stages_of_environment(self):
             part["environment"] = self.environment.identity
         return part
@@ -278,6 +286,22 @@ class Recipe(Section):
     def _data_fills_a_batch(self) -> Iterator[str]:
         demonstrations = self.sft.batch_size if self.sft.enabled else 0
         return self.data.shortfalls(self.rl.rollout.prompts, demonstrations)
+
+    @rule
+    def _reward_models_are_those_named(self) -> Iterator[str]:
+        named = {brought_model(function.name) for function in self.reward.functions} - {None}
+        for name in sorted(named - self.reward_models.keys(), key=str):
+            yield (
+                f"reward.functions names 'reward_model:{name}' and reward_models has"
+                f" {', '.join(self.reward_models) or 'none'}; add reward_models.{name} with its"
+                " path"
+                f"{did_you_mean(str(name), self.reward_models)}"
+            )
+        for name in sorted(self.reward_models.keys() - named):
+            yield (
+                f"reward_models.{name} is read by nothing; name 'reward_model:{name}' in"
+                " reward.functions, or take it out"
+            )
 
     @rule
     def _reward_model_is_trained(self) -> Iterator[str]:

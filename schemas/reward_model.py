@@ -88,6 +88,35 @@ Preferences = Annotated[
 ]
 
 
+class BroughtRewardModel(Section):
+    """A trained reward model: a classifier with one label (transformers'
+    AutoModelForSequenceClassification), which reads each conversation by its own tokenizer and chat
+    template."""
+
+    path: str = Field(description="local Hugging Face directory, or a hub name (owner/name)")
+    revision: str | None = Field(
+        default=None, description="of the hub; a commit pins it; null = its main branch"
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="of its weights and activations"
+    )
+    observations: bool = Field(
+        default=False,
+        description="of an episode it reads what environments said too; false = what the policy"
+        " said, as tools could write what is rewarded",
+    )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What its scores depend on, besides its files."""
+        return self.model_dump(mode="json", exclude={"path", "revision"})
+
+
+BroughtRewardModels = dict[
+    Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")], BroughtRewardModel
+]
+
+
 _OPTIMIZER = Optimizer(
     lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine", warmup_ratio=0.03)
 )

@@ -45,6 +45,8 @@ from schemas.data import (
 from schemas.errors import UserError, did_you_mean
 from schemas.generators import GeneratedSource
 from schemas.model import ModelSection
+from schemas.names import REWARD_MODEL
+from schemas.recipe import Recipe
 
 GSM8K = "openai/gsm8k"
 SPLITS = ("train", "test")  # of GSM8K and MATH
@@ -353,6 +355,19 @@ def check_unchanged(data: DataSection, reads: Mapping[str, str]) -> None:
             f"{changed[0]} changed while it was read (a file was added, written or removed); run"
             " again once it is whole, and write new files under another name first"
         )
+
+
+def reward_model_digests(recipe: Recipe) -> dict[str, Read]:
+    """Return the digest of each reward model that users bring, by its function, as
+    ``model_digests``."""
+    found: dict[str, Read] = {}
+    for name, model in recipe.reward_models.items():
+        local, role = Path(model.path).expanduser(), f"{REWARD_MODEL}:{name}"
+        if local.is_dir():
+            found[role] = read_directory_digest(local, f"reward_models.{name}.path")
+        else:
+            found[role] = hub_read(model.path, model.revision, "model")
+    return found
 
 
 def model_digests(model: ModelSection) -> dict[str, Read]:

@@ -19,7 +19,7 @@ from rlcore.diagnostics.measures import (
 )
 from rlcore.diagnostics.types import Check, Stream
 from rlcore.rl.unsolved_prompts import NEVER_RIGHT, RECENT
-from schemas.names import REWARD_MODEL
+from schemas.names import is_model
 
 
 def _dead_share(learner: str) -> Callable[[Stream], float | None]:
@@ -188,7 +188,7 @@ def _little_to_learn(stream: Stream) -> bool:
     """Return whether few prompts are wrong in every sample, or a validation of the last ``RECENT``
     iterations was at the target: 1 without ``stop_at``, or where that bounds another figure."""
     recipe = stream.recipe
-    rule_rewards = any(f.weight and f.name != REWARD_MODEL for f in recipe.reward.functions)
+    rule_rewards = any(f.weight and not is_model(f.name) for f in recipe.reward.functions)
     target = recipe.rl.validation.stop_at if rule_rewards else None
     steps, values = stream.steps(VALIDATION), stream.history(VALIDATION)
     best = max(values[bisect_right(steps, steps[-1] - RECENT) :])

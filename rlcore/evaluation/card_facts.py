@@ -28,7 +28,7 @@ from schemas.generators import (
     ProgramsSource,
 )
 from schemas.model import Adapter
-from schemas.names import BASE_MODEL, REWARD_MODEL, term_name
+from schemas.names import BASE_MODEL, REWARD_MODEL, is_model, term_name
 from schemas.outcomes import FinishReason, Outcome
 from schemas.recipe import Recipe
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, RewardModelSection
@@ -259,7 +259,7 @@ _WHAT = {
 def reward_terms(recipe: Recipe) -> tuple[RewardTerm, ...]:
     """Return the reward functions, in the recipe's order."""
     return tuple(
-        RewardTerm(term_name(f.name, f.options), f.weight, f.name == REWARD_MODEL)
+        RewardTerm(term_name(f.name, f.options), f.weight, is_model(f.name))
         for f in recipe.reward.functions
     )
 

@@ -72,11 +72,17 @@ def model_directory(artifact: Path) -> Path:
 
 
 def locate_model(
-    name: str, revision: str | None, *, trust_remote_code: bool = False, weights: bool = True
+    name: str,
+    revision: str | None,
+    *,
+    trust_remote_code: bool = False,
+    weights: bool = True,
+    key: str = "model.path",
 ) -> Path:
     """Return the local directory of a model: ``name`` itself, or its snapshot of the hub.
 
-    Without ``weights`` only what its tokenizer consists of is fetched.
+    Without ``weights`` only what its tokenizer consists of is fetched. ``key``: of the recipe that
+    names it, beside which its revision is.
     Raises ``UserError`` when there is no such directory and ``name`` is not a hub name, when the
     hub cannot be reached and its cache does not hold the model, or when the hub does not know it.
     """
@@ -85,7 +91,7 @@ def locate_model(
         return local
     if name.startswith((".", "~", "/")) or not _HUB_NAME.fullmatch(name):
         raise UserError(
-            f"model.path = '{name}' is not a directory; give a local Hugging Face directory or a"
+            f"{key} = '{name}' is not a directory; give a local Hugging Face directory or a"
             " hub name as owner/name"
         )
     patterns = [*(MODEL_FILES if weights else TOKENIZER_FILES)]
@@ -98,21 +104,22 @@ def locate_model(
         )
     except LocalEntryNotFoundError as error:
         raise UserError(
-            f"model.path = '{name}' is not a local directory and not in the hub's cache{at}, and"
-            f" {unreachable or 'the hub did not answer'}; set model.path to a local directory, or"
+            f"{key} = '{name}' is not a local directory and not in the hub's cache{at}, and"
+            f" {unreachable or 'the hub did not answer'}; set {key} to a local directory, or"
             " download it once where the hub can be reached and set HF_HOME to that cache"
         ) from error
     except GatedRepoError as error:
         raise UserError(
-            f"model.path = '{name}' is gated on the hub; accept its licence there and set HF_TOKEN"
+            f"{key} = '{name}' is gated on the hub; accept its licence there and set HF_TOKEN"
         ) from error
     except RevisionNotFoundError as error:
         raise UserError(
-            f"model.revision = '{revision}' is unknown for '{name}'; give one of its commits"
+            f"{key.removesuffix('path')}revision = '{revision}' is unknown for '{name}'; give one"
+            " of its commits"
         ) from error
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"model.path = '{name}' is neither a local directory nor a model of the hub; check the"
+            f"{key} = '{name}' is neither a local directory nor a model of the hub; check the"
             " spelling, or set HF_TOKEN if it is private"
         ) from error
     return Path(path)

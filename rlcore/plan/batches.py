@@ -6,7 +6,7 @@ from rlcore.plan.data_size import DataSize
 from rlcore.recipes.load import with_micro_batch_tokens
 from schemas.data import GSM8K_ROWS
 from schemas.errors import UserError
-from schemas.names import REWARD_MODEL
+from schemas.names import is_model
 from schemas.recipe import Recipe
 from schemas.reward_model import Gsm8kSolutions, SampledPreferences
 
@@ -250,7 +250,7 @@ def worker_counts(recipe: Recipe) -> dict[str, int]:
         "policy": ranks,
         "critic": ranks if recipe.rl.critic is not None else 0,
         "reference": int(recipe.has_reference_worker),
-        "reward model": int(any(f.name == REWARD_MODEL for f in recipe.reward.functions)),
+        "reward model": sum(is_model(f.name) for f in recipe.reward.functions),
     }
     return {role: count for role, count in counts.items() if count}
 

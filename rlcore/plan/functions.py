@@ -311,6 +311,7 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
             f"reward.functions[{index}].name",
         )
         for index, function in enumerate(reward.functions)
+        if by_workers(function.name)
     ]
     options = algorithm.advantage_options
     named += [

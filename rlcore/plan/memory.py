@@ -12,6 +12,7 @@ from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.shape import ModelShape
 from rlcore.plan.batches import BatchPlans, evaluation_tokens, preference_tokens, sampled_sequences
 from rlcore.plan.data_size import DataSize
+from rlcore.rewards.classifier import parameters_of
 from schemas.hardware import LearnerHardware
 from schemas.model import Adapter
 from schemas.names import BASE_MODEL, REWARD_MODEL
@@ -199,10 +200,17 @@ def memory_of(
         learner=replace(learner, reference=weights) if exact and not adapter else learner,
         critic=critic,
         reference=weights if recipe.has_reference_worker else 0,
-        reward_model=weights if scored else 0,
+        reward_model=(weights if scored else 0) + brought_bytes(recipe),
         engine=ENGINE_PROCESS_BYTES + weights + (0 if device == "cuda" else cache or 0),
         kv_tokens=None if cache is None else max(0, cache) // kv_token,
     )
+
+
+def brought_bytes(recipe: Recipe) -> int:
+    """Return the bytes of the weights of the reward models that users bring, as far as they are
+    at hand."""
+    models = recipe.reward_models.values()
+    return sum(parameters_of(model) * BYTES[model.dtype] for model in models)
 
 
 def disk_of(

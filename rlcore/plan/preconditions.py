@@ -25,6 +25,7 @@ from rlcore.plan.functions import check_functions
 from rlcore.plan.machine import Fit, check_machine
 from rlcore.plan.rehearsal import Rehearsal, rehearse
 from rlcore.results.compare import recipe_differences
+from rlcore.rewards.classifier import check_classifier
 from rlcore.rewards.judges.setup import check_keys
 from rlcore.rewards.registry import check_recipe_functions
 from rlcore.rl.fork import beyond
@@ -104,6 +105,7 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> StartCheck:
         check_keys(recipe)
     stops = check_model(recipe.model)
     _check_engine(recipe)
+    _check_reward_models(recipe, recipe.rl.rollout.max_new_tokens)
     _check_ends(recipe, stops)
     fit = check_machine(recipe, data=check_files(recipe))
     _check_cluster(recipe)
@@ -119,6 +121,7 @@ def check_evaluation(recipe: Recipe) -> None:
     Its own model and this machine's memory are not looked at: nothing is trained.
     """
     check_recipe_functions(recipe)
+    _check_reward_models(recipe, recipe.evaluate.max_new_tokens)
     _check_cluster(recipe)
     if recipe.hardware.ray_address is None:
         check_keys(recipe)
@@ -221,6 +224,13 @@ def check_model(model: ModelSection) -> Stops | None:
     check_adapter(model.adapter, directory)
     try_architecture(directory)
     return stops
+
+
+def _check_reward_models(recipe: Recipe, new_tokens: int) -> None:
+    """Raise UserError for a reward model that users bring which cannot score answers of
+    ``new_tokens`` tokens."""
+    for name, model in recipe.reward_models.items():
+        check_classifier(name, model, longest=recipe.longest_sequence(new_tokens))
 
 
 def _check_engine(recipe: Recipe) -> None:

@@ -18,6 +18,7 @@ from rlcore.rewards.truths import Truth, check_covered, check_truths
 from schemas.data import DataSection, FileSource, Source
 from schemas.errors import UserError
 from schemas.generators import EnvironmentSource, GeneratedSource
+from schemas.names import by_workers
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def rehearse(recipe: Recipe, *, trains: bool = True, call_judges: bool = False) 
     if files is None:
         return None
     if not files:
-        own = any(":" in function.name for function in recipe.reward.functions)
+        own = any(":" in f.name and by_workers(f.name) for f in recipe.reward.functions)
         return _called(recipe, _rehearsed(recipe, None, trains), call_judges) if own else None
     most = max(1, REHEARSED_ROWS // len(files))
     counts = [count_rows(file, setting="data.sources") for file in files]

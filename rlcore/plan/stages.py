@@ -15,6 +15,7 @@ from rlcore.plan.batches import (
 )
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.machine import Fit
+from rlcore.rewards.classifier import parameters_of
 from schemas.names import BASE_MODEL, REWARD_MODEL
 from schemas.recipe import Recipe
 
@@ -177,6 +178,8 @@ def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) ->
     every = seconds(scoring + (1 + 3 * epochs if critic else 0), tokens)
     single = int(reference and not exact) + int(scorer)  # workers of one rank
     every += rates.learner_s(shape.parameters, tokens, single, 1)
+    for brought in recipe.reward_models.values():
+        every += rates.learner_s(parameters_of(brought), tokens, 1, 1)
     policy = (3 + recipe.scores_own_logprobs) * epochs
     update = seconds(policy + (epochs + 1 if reference and exact else 0), tokens)
     update += seconds(3, section.update.steps * ptx_sequences(recipe) * recipe.sft.max_tokens)

@@ -15,7 +15,7 @@ from rlcore.recipes.redaction import check_recipe
 from rlcore.recipes.text import LONGEST, read_yaml
 from rlcore.store.limits import read_text
 from schemas.errors import UserError, did_you_mean
-from schemas.names import is_file, split_function
+from schemas.names import by_workers, is_file, split_function
 from schemas.presets import DISPLACES, overlay
 from schemas.recipe import Recipe
 
@@ -67,7 +67,7 @@ def recipe_names(directory: Path) -> list[str]:
 def sampling_code(recipe: Recipe) -> list[str]:
     """Return what a stage that samples and scores imports as 'package.module:name': rewards and
     the engine, which draws by its own random numbers."""
-    names = [function.name for function in recipe.reward.functions]
+    names = [f.name for f in recipe.reward.functions if by_workers(f.name)]
     return [name for name in (*names, recipe.hardware.rollout.engine) if ":" in name]
 
 

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,20 @@ import numpy as np
 from rlcore.cluster.types import Worker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
+from rlcore.rewards.classifier import BroughtModel
 from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.registry import combine
-from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
+from rlcore.rewards.types import Failure, Kind, Reward, RewardRow, groups_of
 from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rewards.worker import Parts
-from schemas.names import REWARD_MODEL, by_workers, term_name
+from schemas.names import REWARD_MODEL, by_workers, is_model, term_name
 from schemas.outcomes import Outcome
-from schemas.rl import RewardSection
+from schemas.rl import RewardFunction, RewardSection
 
 CALL_S = 1.0  # the work of one call: what waits behind a slow row is little
 MOST_ROWS = 64  # of one call: then it is seen whether too many have failed
 Key = tuple[str, Kind]  # a row's id, and which functions' results
+ModelScores = Callable[[Sequence[RewardRow]], Sequence[float | str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,13 @@ class _Unit:
 
 
 class RewardPool:
-    """Scores rows by reward workers that take them as they get free, and by the reward model.
+    """Scores rows by reward workers that take them as they get free, and by reward models.
 
     ``timeout_s`` bounds one call of a worker, in addition to the limits of its rows. ``judges_s``:
     a bound on the seconds that judges take for a number of rows; None: there are none. ``model``
-    (frozen, head "value") counts by the entry of ``section`` that names it; without one that entry
-    is left out. Without workers the model alone is the reward, and there are no verdicts on
+    (frozen, head "value") is that which the run trains, ``brought`` those that users bring, by the
+    name of their function; each counts by the entry of ``section`` that names it, which is left
+    out without it. Without workers models alone are the reward, and there are no verdicts on
     correctness.
 
     A row handed over by ``start`` is scored while its caller samples the others; ``score`` then
@@ -63,12 +67,17 @@ class RewardPool:
         timeout_s: float,
         judges_s: Callable[[int], float] | None = None,
         model: LearnerPool | None = None,
+        brought: Mapping[str, BroughtModel] | None = None,
     ) -> None:
-        self._section, self._model = section, model
-        self._functions = [f for f in section.functions if f.name != REWARD_MODEL]
+        self._section = section
+        self._functions = [f for f in section.functions if not is_model(f.name)]
         called = [f for f in self._functions if by_workers(f.name)]
-        named = next((f for f in section.functions if f.name == REWARD_MODEL), None)
-        self._model_function = None if model is None else named
+        self._models: dict[str, ModelScores] = {
+            name: one.scores for name, one in (brought or {}).items()
+        }
+        if model is not None:
+            self._models[REWARD_MODEL] = partial(model_scores, model)
+        self._model_functions = [f for f in section.functions if f.name in self._models]
         self._calls = None
         if called:
             self._calls = _Calls(workers, section, timeout_s=timeout_s, judges_s=judges_s)
@@ -85,13 +94,13 @@ class RewardPool:
         Raises RewardFailureError as soon as more rows are unscored than the recipe allows of all.
         """
         rewards = [self._combined(row, parts) for row, parts in self._parts(rows)]
-        scored = [i for i, row in enumerate(rows) if self._is_for_model(row)]
-        if scored:
-            assert self._model is not None, "it has rows"
-            assert self._model_function is not None, "it has rows"
-            values = model_scores(self._model, [rows[i] for i in scored])
-            for i, value in zip(scored, values.tolist(), strict=True):
-                rewards[i] = add_model_score(rewards[i], value, self._model_function.weight)
+        for function in self._model_functions:
+            scored = [
+                i for i, row in enumerate(rows) if function.scores(row.data_source, row.style)
+            ]
+            values = self._models[function.name]([rows[i] for i in scored]) if scored else []
+            for i, value in zip(scored, values, strict=True):
+                rewards[i] = add_model_score(rewards[i], function, value)
         offset = self._section.offset
         return [
             reward
@@ -147,8 +156,7 @@ class RewardPool:
         return said
 
     def _is_for_model(self, row: RewardRow) -> bool:
-        function = self._model_function
-        return function is not None and function.scores(row.data_source, row.style)
+        return any(f.scores(row.data_source, row.style) for f in self._model_functions)
 
 
 class _Calls:
@@ -258,7 +266,9 @@ class _Calls:
         try:
             while units := self._take():
                 began = time.monotonic()
-                rows = [replace(row, token_ids=None) for unit in units for row in unit.rows]
+                rows = [
+                    replace(row, token_ids=None, messages=()) for unit in units for row in unit.rows
+                ]
                 pending = worker.start("score", rows, self._section.timeout_s, units[0].kind)
                 parts = pending.result(self._limit_s(len(rows)))
                 self._record(units, parts, time.monotonic() - began)
@@ -324,22 +334,32 @@ def environment_reward(row: RewardRow, options: Mapping[str, Any]) -> Reward:
     return Reward(row.trajectory_id, outcome, score, correct=correct)
 
 
-def model_scores(model: LearnerPool, rows: Sequence[RewardRow]) -> np.ndarray:
-    """Return [rows] float64: the reward model's score at the last token of prompt + response."""
+def model_scores(model: LearnerPool, rows: Sequence[RewardRow]) -> list[float]:
+    """Return the trained reward model's score of each row, at the last token of prompt +
+    response."""
     token_ids = [np.asarray(row.token_ids, dtype=np.int32) for row in rows]
     sequences = Sequences(
         token_ids=token_ids,
         loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
     )
     values = model.values(sequences, targets="last").result()
-    return np.array([value[-1] for value in values], dtype=np.float64)
+    return [float(value[-1]) for value in values]
 
 
-def add_model_score(reward: Reward, value: float, weight: float) -> Reward:
+def add_model_score(reward: Reward, function: RewardFunction, value: float | str) -> Reward:
     """Return ``reward`` with weight x value added to its score and listed as a part.
 
-    A row that a function of weight other than 0 could not score stays without a score.
+    A row that a function of weight other than 0 could not score stays without a score, and so does
+    one that has a reason (str) in place of a value from a model of such a weight.
     """
-    parts = {**reward.parts, REWARD_MODEL: value}
-    score = None if reward.score is None else reward.score + weight * value
+    if isinstance(value, str):
+        said = f"{function.name}: {value}"
+        if not function.weight:
+            failures = {**reward.failures, function.name: Failure(Outcome.ERROR, said)}
+            return replace(reward, failures=failures)
+        if reward.score is None:
+            return reward
+        return replace(reward, outcome=Outcome.ERROR, score=None, detail=said)
+    parts = {**reward.parts, function.name: value}
+    score = None if reward.score is None else reward.score + function.weight * value
     return replace(reward, score=score, parts=parts)

@@ -31,7 +31,15 @@ from rlcore.store.inputs import Found, Read
 from rlcore.store.user_modules import check_module, find_module, function_of, import_module
 from rlcore.store.versions import VERSIONS, code_digest
 from schemas.errors import UserError, did_you_mean
-from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL, portable_name, split_function, term_name
+from schemas.names import (
+    ENVIRONMENT,
+    JUDGE,
+    REWARD_MODEL,
+    is_model,
+    portable_name,
+    split_function,
+    term_name,
+)
 from schemas.outcomes import Outcome
 
 if TYPE_CHECKING:  # scoring processes do not import the recipe's sections
@@ -84,9 +92,9 @@ def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> N
             raise UserError(f"{path}.name = {names[index]!r} is listed twice; add the weights up")
         if not math.isfinite(weight):
             raise UserError(f"{path}.weight = {weight} must be a finite number")
-        if name == REWARD_MODEL:
+        if is_model(name):
             if options:
-                raise UserError(f"{path}.options: '{REWARD_MODEL}' takes none; leave them out")
+                raise UserError(f"{path}.options: '{name}' takes none; leave them out")
             continue
         if name == ENVIRONMENT:
             _check_environment_options(options, path)

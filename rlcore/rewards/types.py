@@ -31,6 +31,7 @@ class RewardRow:
     # Of the prompt and what the policy sampled, no observations: a tool could write the answer.
     # Only a reward model reads them.
     token_ids: Sequence[int] | None = None
+    messages: Sequence[Mapping[str, str]] = ()  # of the prompt; only a reward model reads them
 
     @classmethod
     def of_prompt(
@@ -66,6 +67,7 @@ class RewardRow:
             turn_rewards=turn_rewards,
             failure=failure,
             token_ids=token_ids,
+            messages=prompt["prompt"],
         )
 
 

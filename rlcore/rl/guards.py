@@ -36,10 +36,10 @@ def check_sampler_gap(
     learner: list[np.ndarray],
     masks: list[np.ndarray],
     *,
-    bound: GapBound | None,
+    bound: GapBound,
 ) -> dict[str, float]:
-    """Return the gap between sampler and learner log-probs; raise SamplerDriftError above
-    ``bound``, of which there is none where the sampler is an older policy.
+    """Return the gap between sampler and learner log-probs, which hold the same policy; raise
+    SamplerDriftError above ``bound``.
 
     All arrays are per row, aligned with its tokens. Metrics are verl's
     ``training/rollout_probs_diff_*`` (probabilities) and the log-prob gap itself: maximum and
@@ -53,8 +53,8 @@ def check_sampler_gap(
     gap = np.abs(learnt - sampled)
     probability_gap = np.abs(np.exp(learnt) - np.exp(sampled))
     worst, error = float(gap.max()), float(np.exp(gap.mean()))
-    by_max = bound is not None and bound.measure == "max"
-    if bound is not None and not (worst if by_max else error) <= bound.limit:
+    by_max = bound.measure == "max"
+    if not (worst if by_max else error) <= bound.limit:
         what = f"max |gap| = {worst:.3g} nats" if by_max else f"exp(mean |gap|) = {error:.4g}"
         raise SamplerDriftError(
             f"sampler and learner log-probs differ on the same {gap.size:,} tokens:"

@@ -247,12 +247,10 @@ class Phases:
             fused = recipe.rl.update.fused and state.trains_policy(recipe.rl)
             frame = with_scores(frame, recipe.rl, self.workers, fused=fused)
             masks = to_arrays(frame["loss_mask"])
-            if (old := arrays_of(frame, "old_logprobs")) is not None:
+            old = arrays_of(frame, "old_logprobs")
+            if old is not None and stamp.version == state.version:  # else they are two policies'
                 sampler, bound = to_arrays(frame["sampler_logprobs"]), recipe.sampler_gap_bound
-                stale = stamp.version != state.version
-                self.metrics.add(
-                    check_sampler_gap(sampler, old, masks, bound=None if stale else bound)
-                )
+                self.metrics.add(check_sampler_gap(sampler, old, masks, bound=bound))
             if self.ahead is not None:
                 updates = state.version - stamp.version
                 self.metrics.add({STALENESS: float(updates * recipe.rl.update.steps)})

@@ -62,11 +62,11 @@ class RLTraining:
                     request.without_terms(),
                 )
             if scores is not None:
-                fresh = set(frame["weight_version"]) == {version}
-                bound = recipe.sampler_gap_bound if fresh else None
-                self.metrics.add(
-                    check_sampler_gap(scores.sampler, scores.old, scores.masks, bound=bound)
-                )
+                if set(frame["weight_version"]) == {version}:  # else they are two policies'
+                    bound = recipe.sampler_gap_bound
+                    self.metrics.add(
+                        check_sampler_gap(scores.sampler, scores.old, scores.masks, bound=bound)
+                    )
                 self.metrics.add(scores.metrics)
             answer = learner.update(step)
             if scores is not None:  # written while the learner steps

@@ -3,7 +3,7 @@ use."""
 
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,6 +17,7 @@ from rlcore.envs.pool import EnvironmentPool
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.shape import model_parameters
 from rlcore.models.weight_files import remove_abandoned_weights
+from rlcore.rewards.classifier import BroughtModel, located
 from rlcore.rewards.judges.setup import judge_setup, prepare_cache
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
@@ -118,6 +119,7 @@ def _by_rule(recipe: Recipe, device: str, model_dir: Path) -> Choice:
 logger = logging.getLogger(__name__)
 
 LEARNER = "rlcore.learner.learner:Learner"
+CLASSIFIER = "rlcore.rewards.classifier:Classifier"
 REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
 ENVIRONMENT_WORKER = "rlcore.envs.pool:EnvironmentWorker"
 
@@ -148,6 +150,7 @@ class Workers:
         self._learners: list[LearnerPool] = []
         self._reward_workers: list[Worker] | None = None
         self._reward_model: LearnerPool | None = None
+        self._brought: dict[str, BroughtModel] = {}
         self._environments: EnvironmentPool | None = None
 
     def __enter__(self) -> "Workers":
@@ -265,7 +268,7 @@ class Workers:
         if any(function.name == REWARD_MODEL for function in self.recipe.reward.functions):
             assert reward_model_dir is not None, "the recipe trains the model that it names"
             model = self.reward_model(reward_model_dir)
-        return self._reward_pool(model)
+        return self._reward_pool(model, self._brought_models())
 
     def environments(self) -> EnvironmentPool | None:
         """Return the recipe's environments, started at the first call; None without a section."""
@@ -277,7 +280,25 @@ class Workers:
             self._environments = EnvironmentPool(workers, section, timeout_s=timeouts.reward_s)
         return self._environments
 
-    def _reward_pool(self, model: LearnerPool | None) -> RewardPool:
+    def _brought_models(self) -> dict[str, BroughtModel]:
+        """Return the reward models that the recipe brings, by function; started at the first
+        call."""
+        recipe, placement = self.recipe, learner_placement(self.recipe, self.device)
+        for name, model in recipe.reward_models.items():
+            function = f"{REWARD_MODEL}:{name}"
+            if function in self._brought:
+                continue
+            threads = recipe.hardware.learner.threads
+            built_with = (str(located(name, model)), model.dtype, self.device, threads)
+            (worker,) = self.spawn(CLASSIFIER, placement, [f"reward-model-{name}"], [built_with])
+            self._brought[function] = BroughtModel(
+                worker, model, timeout_s=recipe.hardware.timeouts.update_s
+            )
+        return self._brought
+
+    def _reward_pool(
+        self, model: LearnerPool | None, brought: Mapping[str, BroughtModel] | None = None
+    ) -> RewardPool:
         section = self.recipe.reward
         functions = tuple(f for f in section.functions if by_workers(f.name))
         judges = judge_setup(self.recipe)
@@ -295,6 +316,7 @@ class Workers:
             timeout_s=self.recipe.hardware.timeouts.reward_s,
             judges_s=None if judges is None else judges.longest_s,
             model=model,
+            brought=brought,
         )
 
     def _warn_once(self, line: str) -> None:

@@ -171,18 +171,21 @@ def _known_rows(file: str) -> int | None:
     return next((rows for name, rows in TRAIN_ROWS.items() if re.search(name, path)), None)
 
 
+_MODEL_PATH = "reward_model.model.path"
+
+
 def trains_reward_model(run: VerlRun) -> bool:
-    """Return whether a learned reward model scores. verl loads one; here the run trains it.
+    """Return whether a learned reward model scores that the command does not name: the run trains
+    one then.
 
     Raises UserError for data with neither demonstrations nor a rule to rank samples by.
     """
-    if run.reward is not None or not run.flag("reward_model.enable"):
+    if run.reward is not None or not run.flag("reward_model.enable") or run.has(_MODEL_PATH):
         return False
     if not _is_gsm8k(files(run, "data.train_files")):
         raise UserError(
-            "reward_model.enable = True loads a reward model and here the run trains its own, for"
-            " which it has no preferences; pass --reward package.module:function, then add the"
-            " section reward_model to the recipe"
+            f"reward_model.enable = True without {_MODEL_PATH}: the run trains its own, for which"
+            " it has no preferences; name the model, or pass --reward package.module:function"
         )
     return True
 
@@ -259,6 +262,14 @@ def reward(run: VerlRun) -> dict[str, Any]:
     custom = _custom_reward(run)
     if custom is not None:
         return {"reward.functions": [custom]}
+    if run.flag("reward_model.enable") and (path := run.get(_MODEL_PATH)):
+        run.note(
+            f"{_MODEL_PATH}: it reads each conversation by its own tokenizer and chat template"
+        )
+        return {
+            "reward_models": {"model": {"path": path}},
+            "reward.functions": [{"name": f"{REWARD_MODEL}:model"}],
+        }
     if trains_reward_model(run):
         _, response = lengths(run)
         run.note(

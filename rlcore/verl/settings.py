@@ -84,6 +84,7 @@ MOVED = {
     "reward.reward_kwargs.": "reward_model.reward_kwargs.",
     "reward.reward_manager.name": "reward_model.reward_manager",
     "reward.reward_model.enable": "reward_model.enable",
+    "reward.reward_model.model_path": "reward_model.model.path",
     "reward.sandbox_fusion.": "reward_model.sandbox_fusion.",
     "sandbox_fusion.": "reward_model.sandbox_fusion.",
 }

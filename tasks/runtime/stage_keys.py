@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.data.sources import data_digests, model_digests
+from rlcore.data.sources import data_digests, model_digests, reward_model_digests
 from rlcore.envs.registry import environment_names
 from rlcore.evaluation.license import license_inputs
 from rlcore.recipes.load import sampling_code, user_functions
@@ -85,7 +85,7 @@ def declared() -> dict[Stage, Declared]:
         Declared("sft", "policy"),
         Declared("reward_model", "reward_model", inputs=_preferences, user_code=_sampling),
         Declared("rl", "policy", inputs=_rl_files, user_code=_rl_functions, resumes=why_from_zero),
-        Declared("evaluate", "evaluation", user_code=_played),
+        Declared("evaluate", "evaluation", inputs=reward_model_digests, user_code=_played),
         Declared("export", "export", inputs=license_inputs),
     )
     return {Stage(one.stage): one for one in stages}
@@ -126,7 +126,7 @@ def _rl_functions(recipe: Recipe) -> Mapping[str, str]:
 
 
 def _rl_files(recipe: Recipe) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    found: dict[str, str] = dict(reward_model_digests(recipe))
     if recipe.rl.ptx is not None:
         found |= ptx_digests(recipe.rl.ptx)
     if recipe.rl.fork is not None:

@@ -13,7 +13,7 @@ from rlcore.rewards.pool import RewardPool, add_model_score, model_scores
 from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from rlcore.rewards.worker import Parts
-from schemas.rl import RewardSection
+from schemas.rl import RewardFunction, RewardSection
 
 
 class Lengths:
@@ -97,12 +97,13 @@ def test_functions_are_not_sent_what_only_the_model_reads() -> None:
 
 def test_a_row_without_a_score_gets_none_from_the_model() -> None:
     """It would be trained on as if the functions had said 0."""
-    lost = add_model_score(Reward("t", "timeout", None), 2.0, 1.0)
+    function = RewardFunction(name="reward_model")
+    lost = add_model_score(Reward("t", "timeout", None), function, 2.0)
     assert (lost.score, lost.parts) == (None, {"reward_model": 2.0})
 
 
 def test_the_model_is_read_at_the_end_of_the_whole_text() -> None:
-    assert model_scores(MODEL, rows("a", "b", "c")).tolist() == [0.0, 1.0, 2.0]
+    assert model_scores(MODEL, rows("a", "b", "c")) == [0.0, 1.0, 2.0]
 
 
 class Slow(Lengths):

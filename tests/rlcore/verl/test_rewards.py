@@ -33,6 +33,22 @@ def test_reward_by_file_by_option_and_by_model() -> None:
     assert by_model.sft.enabled
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("reward_model.enable", "reward_model.model.path"),
+        ("reward.reward_model.enable", "reward.reward_model.model_path"),
+    ],
+)
+def test_a_reward_model_that_is_named_is_brought(keys: tuple[str, str]) -> None:
+    translation = excerpt(f"{keys[0]}=True", f"{keys[1]}=owner/name")
+    recipe = translation.recipe
+    assert {name: one.path for name, one in recipe.reward_models.items()} == {"model": "owner/name"}
+    assert [function.name for function in recipe.reward.functions] == ["reward_model:model"]
+    assert recipe.reward_model is None
+    assert "its own tokenizer and chat template" in str(translation.notes)
+
+
 def test_arguments_of_a_reward_function_are_its_options() -> None:
     own = "custom_reward_function"
     translation = excerpt(

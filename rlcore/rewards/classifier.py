@@ -1,0 +1,175 @@
+"""Reward models that users bring (``reward_models``): classifiers with one label, which read a
+conversation by their own tokenizer and chat template.
+
+Ids of the policy mean nothing to a model of another tokenizer, so the conversation is rendered from
+its messages (TRL hands over the policy's ids, and declines to change that: trl#1674, #3595).
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlcore.cluster.progress import advance
+from rlcore.cluster.types import Worker
+from rlcore.models.files import locate_model, read_config
+from rlcore.models.tokenizer import has_chat_template, read_tokenizer
+from rlcore.models.weight_files import checkpoint_shapes
+from rlcore.rewards.types import RewardRow
+from schemas.errors import UserError
+from schemas.reward_model import BroughtRewardModel
+
+if TYPE_CHECKING:
+    pass
+
+HEAD = "ForSequenceClassification"  # the end of the class's name in config.json
+TOKENS = 8192  # of one forward pass, at most, of more than one conversation
+Messages = Sequence[Mapping[str, str]]
+
+
+def located(name: str, model: BroughtRewardModel) -> Path:
+    """Return the local directory of ``reward_models.NAME``; see ``locate_model``."""
+    return locate_model(model.path, model.revision, key=f"reward_models.{name}.path")
+
+
+def check_classifier(name: str, model: BroughtRewardModel, *, longest: int) -> None:
+    """Raise UserError for a model of a local directory that cannot score conversations of
+    ``longest`` tokens; one of the hub is looked at when a run loads it."""
+    directory, where = Path(model.path).expanduser(), f"reward_models.{name}.path = '{model.path}'"
+    if not directory.is_dir():
+        if model.path.startswith((".", "~", "/")):
+            raise UserError(f"{where} is not a directory; give one, or a hub name as owner/name")
+        return
+    config = read_config(directory)
+    classes = config.get("architectures") or ["no class"]
+    if not any(str(one).endswith(HEAD) for one in classes):
+        raise UserError(
+            f"{where} is a {classes[0]}, which has no head that scores; give a model for sequence"
+            f" classification ({HEAD}) with one label"
+        )
+    labels = _labels(config)
+    if labels != 1:
+        raise UserError(
+            f"{where} has {labels} labels, and a reward is one number; give a model with one label"
+            " (num_labels = 1)"
+        )
+    if not has_chat_template(directory, name=where):
+        raise UserError(
+            f"{where} has no chat template, by which conversations are written for it; save its"
+            " tokenizer with the template that it was trained on"
+        )
+    context = config.get("max_position_embeddings")
+    if isinstance(context, int) and context < longest:
+        raise UserError(
+            f"{where} reads {context} tokens (max_position_embeddings) and prompt and answer may"
+            f" have {longest}; lower data.max_prompt_tokens or rl.rollout.max_new_tokens"
+        )
+
+
+def parameters_of(model: BroughtRewardModel) -> int:
+    """Return how many parameters a model has; 0 for one of the hub, which is not looked up."""
+    directory = Path(model.path).expanduser()
+    shapes = checkpoint_shapes(directory) if directory.is_dir() else {}
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def _labels(config: Mapping[str, Any]) -> int:
+    """Return the outputs of the head: ``num_labels``, which older files give by their names alone;
+    transformers' default is 2."""
+    named = config.get("id2label")
+    return int(config.get("num_labels") or (len(named) if isinstance(named, dict) else 2))
+
+
+class Classifier:
+    """One model, in a worker. ``score`` never pads: conversations of one length share a pass, so a
+    score does not depend on what is scored beside it, nor on what the model takes for padding."""
+
+    def __init__(self, directory: str, dtype: str, device: str, threads: int) -> None:
+        """Load the model. Raises UserError where it has another head than one label."""
+        import torch
+        from transformers import AutoModelForSequenceClassification
+
+        if device == "cpu":
+            torch.set_num_threads(threads)
+        check_classifier(
+            Path(directory).name, BroughtRewardModel(path=directory), longest=0
+        )  # of the hub's, too
+        self._tokenizer = read_tokenizer(Path(directory), directory)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            directory, dtype=getattr(torch, dtype), num_labels=1, use_safetensors=True
+        )
+        self._model = model.to(device).eval()
+        self._device = device
+        self._context: int | None = getattr(model.config, "max_position_embeddings", None)
+        # Without one, transformers refuses more than one conversation at a time.
+        self._many = model.config.pad_token_id is not None
+
+    def score(self, conversations: Sequence[Messages]) -> list[float | str]:
+        """Return the logit of each conversation, which ends with the answer; why there is none, for
+        one that does not fit the model's context or that its template cannot write."""
+        scores: list[float | str] = [""] * len(conversations)
+        rendered: dict[int, list[int]] = {}
+        for index, messages in enumerate(conversations):
+            try:
+                said = [dict(message) for message in messages]
+                ids: Any = self._tokenizer.apply_chat_template(
+                    said, tokenize=True, return_dict=False
+                )
+            except Exception as error:  # noqa: BLE001  a template raises what its author chose
+                scores[index] = f"its template cannot write the conversation: {error}"
+                continue
+            if self._context is not None and len(ids) > self._context:
+                scores[index] = f"{len(ids)} tokens, and it reads {self._context}"
+                continue
+            rendered[index] = ids
+        for batch in self._batches(rendered):
+            logits = self._logits([rendered[index] for index in batch])
+            for index, score in zip(batch, logits, strict=True):
+                scores[index] = score if np.isfinite(score) else f"its score is {score}"
+            advance()
+        return scores
+
+    def _batches(self, rendered: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
+        """Yield the numbers of conversations that share a pass."""
+        by_length: dict[int, list[int]] = {}
+        for index, ids in rendered.items():
+            by_length.setdefault(len(ids), []).append(index)
+        for length, indices in sorted(by_length.items()):
+            most = max(1, TOKENS // max(1, length)) if self._many else 1
+            yield from (indices[start : start + most] for start in range(0, len(indices), most))
+
+    def _logits(self, batch: Sequence[Sequence[int]]) -> list[float]:
+        import torch
+
+        ids: torch.Tensor = torch.tensor([*batch], device=self._device)
+        with torch.inference_mode():
+            logits = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        return logits[:, 0].float().tolist()
+
+    def close(self) -> None:
+        """Free the model."""
+        del self._model
+
+
+class BroughtModel:
+    """A ``Classifier`` in its worker, as the reward pool asks it. ``timeout_s`` bounds a call."""
+
+    def __init__(self, worker: Worker, model: BroughtRewardModel, *, timeout_s: float) -> None:
+        self._worker, self._model, self._timeout_s = worker, model, timeout_s
+
+    def scores(self, rows: Sequence[RewardRow]) -> list[float | str]:
+        """Return what each response is worth; why there is no score, for one that has none."""
+        conversations = [conversation(row, self._model.observations) for row in rows]
+        return self._worker.start("score", conversations).result(self._timeout_s)
+
+
+def conversation(row: RewardRow, observations: bool) -> list[Mapping[str, str]]:
+    """Return the messages of ``row``'s prompt and what followed: the policy's answer; of an episode
+    the policy's turns as one, or with ``observations`` all turns."""
+    if observations and row.turns:
+        return [*row.messages, *row.turns]
+    said = [turn["content"] for turn in row.turns if turn["role"] == "assistant"]
+    answer = "\n".join(said) if said else row.response
+    return [*row.messages, {"role": "assistant", "content": answer}]

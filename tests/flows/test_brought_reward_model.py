@@ -1,0 +1,112 @@
+"""A reward model that a user brings, through the pipeline: its scores, its part in keys, and what
+is refused before anything starts."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
+
+from rlcore.plan.preconditions import check_start
+from rlcore.recipes.load import load_recipe
+from rlcore.store.artifacts import ArtifactStore
+from schemas.errors import UserError
+from tests.flows.small_run import INLINE, SMALL, model_digests, run_small
+from tests.rlcore.rewards.test_classifier import expected, tokenizer
+
+ROOT = Path(__file__).parents[2]
+
+
+def saved(target: Path, *, seed: int = 0) -> Path:
+    reader = tokenizer()
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        vocab_size=len(reader),
+        pad_token_id=reader.pad_token_id,
+    )
+    config.num_labels = 1
+    torch.manual_seed(seed)
+    model = LlamaForSequenceClassification(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(target)
+    reader.save_pretrained(target)
+    return target
+
+
+def brings(model: Path, weight: float = 0.5) -> dict[str, object]:
+    return {
+        **INLINE,
+        "rl.iterations": 2,
+        "reward_models": {"mine": {"path": str(model)}},
+        "reward.functions": [
+            {"name": "tests.flows.small_reward:digits"},
+            {"name": "reward_model:mine", "weight": weight},
+        ],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_it_scores_rollouts_and_other_weights_of_it_are_another_rl(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    model = saved(tmp_path / "reward-model")
+    run = run_small(tmp_path / "run", brings(model))
+    assert run.returncode == 0, run.stdout[-4000:]
+    store = ArtifactStore(tmp_path / "run" / "runs" / "store")
+    (key, _) = store.keys("rewards")
+    ref, drawn = store.find("rewards", key), store.find("rollouts", key)
+    assert ref is not None
+    assert drawn is not None
+    scored = store.table(ref, "rewards")
+    rows = store.table(drawn, "rollouts").select("trajectory_id", "uid", "response")
+    prompts = pl.concat(
+        [
+            store.table(found, "prompts")
+            for k in store.keys("dataset")
+            if (found := store.find("dataset", k))
+        ]
+    ).select("uid", "prompt")
+    asked = rows.join(prompts, on="uid", how="left", maintain_order="left")
+    conversations = [
+        [*prompt, {"role": "assistant", "content": said}]
+        for prompt, said in zip(asked["prompt"].to_list(), asked["response"].to_list(), strict=True)
+    ]
+    parts = [json.loads(text) for text in scored["parts"]]
+    found = [part["reward_model:mine"] for part in parts]
+    assert found == pytest.approx(expected(model, conversations), abs=1e-5)
+    function = "tests.flows.small_reward:digits"
+    sums = [part[function] + 0.5 * part["reward_model:mine"] for part in parts]
+    assert scored["score"].to_list() == pytest.approx(sums)
+    before = model_digests(tmp_path / "run", "policy")
+    saved(model, seed=1)
+    run = run_small(tmp_path / "run", brings(model))
+    assert run.returncode == 0, run.stdout[-4000:]
+    assert set(before) < set(model_digests(tmp_path / "run", "policy"))
+    assert len(store.keys("rewards")) == 4, "RL began again with the other model"
+
+
+def test_a_wrong_one_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    given = {**SMALL, **brings(tmp_path / "nowhere")}
+    recipe = load_recipe("quickstart", given, directory=ROOT / "flows" / "recipes")
+    with pytest.raises(
+        UserError, match=r"reward_models.mine.path = '.*nowhere' is not a directory"
+    ):
+        check_start(recipe)
+    short = saved(tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8}))
+    recipe = load_recipe(
+        "quickstart", {**given, **brings(short)}, directory=ROOT / "flows" / "recipes"
+    )
+    with pytest.raises(UserError, match="reads 8 tokens"):
+        check_start(recipe)
+    assert AutoTokenizer.from_pretrained(short).chat_template
