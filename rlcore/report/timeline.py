@@ -78,12 +78,16 @@ class Timeline:
 
 def timeline_of(run: Run, rl: pl.DataFrame) -> Timeline | None:
     """Return the timeline of the iteration whose ``timing_s/step`` is the median of ``rl``, the
-    metrics of RL; None where no spans are recorded of it, as in stores of older versions."""
-    steps = rl.filter((pl.col("name") == f"{TIMING}{STEP}") & (pl.col("step") > 0)).sort("value")
+    metrics of RL, the last ``max_staleness`` aside; None where no spans are recorded of it, as in
+    stores of older versions."""
+    stale = run.recipe.rl.rollout.max_staleness
+    steps = rl.filter((pl.col("name") == f"{TIMING}{STEP}") & (pl.col("step") > 0)).sort("step")
     if not steps.height:
         return None
-    number = int(steps["step"][(steps.height - 1) // 2])
-    reach = range(number, number + run.recipe.rl.rollout.max_staleness + 2)
+    # During the last ones nothing is sampled ahead any more.
+    usual = steps.head(max(1, steps.height - stale)).sort("value", maintain_order=True)
+    number = int(usual["step"][(usual.height - 1) // 2])
+    reach = range(number, number + stale + 2)
     spans = _spans(run, [*(f"{each:06d}" for each in reach), "end"])
     whole = spans.filter((pl.col("iteration") == number) & (pl.col("what") == STEP))
     if not whole.height:

@@ -88,6 +88,7 @@ def ahead(told: Told) -> None:
     told.iteration(drawn, late=[step(1, 0.0)])
     drawn = [(3, "ahead", "gen", 12.0, 5.0), (3, "ahead", "reward", 17.0, 1.0)]
     told.iteration([*drawn, *loop(3, 20.0, first="wait")], 11.0, late=[step(2, 10.0)])
+    told.iteration([], seconds=1.0)
 
 
 def test_what_is_sampled_ahead_overlaps_training(tmp_path: Path) -> None:
@@ -115,6 +116,7 @@ def test_another_process_whose_clock_began_anew_is_left_out(tmp_path: Path) -> N
     drawn = [(3, "ahead", "gen", 12.0, 5.0)]
     late = [step(2, 10.0)]
     told.iteration([*drawn, *loop(3, 0.0, first="wait")], 11.0, late=late)
+    told.iteration([], seconds=1.0)
     timeline = told.timeline()
     assert timeline is not None
     assert (timeline.iteration, timeline.lanes) == (2, ["loop"])
