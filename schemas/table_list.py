@@ -21,6 +21,7 @@ TABLES: dict[str, str] = {
     "episodes": "what was said in each episode of an environment",
     "own_logprobs": "log-probs that the update scored (rl.update.old_logprobs own or fused)",
     "metrics": "every number of every step of sft, reward_model and rl: the truth of every curve",
+    "spans": "when each part of an RL iteration was under way, and each engine",
     "eval_results": "figures of each evaluated checkpoint; those of runs are on the test split",
     "completions": "what evaluation drew, with the verdicts",
     "evolve_answers": "answers of evolving, by problem and round, and the independent samples",

@@ -232,6 +232,25 @@ METRICS = table(
     ),
 )
 
+# A few rows an iteration, beside its metrics; those that end after it are with the next one's.
+SPANS = table(
+    iteration=int64(
+        "RL iteration that it was for, from 1: the one trained, or whose rows were drawn", ge=1
+    ),
+    lane=string(
+        "who was busy: loop, the run itself; ahead, what draws the rows of iterations to come"
+        " (rl.rollout.max_staleness); engine 0, ..."
+    ),
+    what=string(
+        "part as in timing_s/<part>; wait: for rows drawn ahead; step: the whole iteration; of an"
+        " engine gen, from when it was asked for rows to its answer, or sync, loading weights"
+    ),
+    began_s=float64(
+        "when it began, s after the process that recorded it began its first iteration", ge=0
+    ),
+    seconds=float64("how long it took, s; of very many short ones in a row with their gaps", ge=0),
+)
+
 EVAL_RESULTS = table(
     checkpoint=string("base, sft or rl; model: of `rl-pipeline evaluate`"),
     data_source=string("task, by verl's name; all = every prompt alike"),
@@ -351,6 +370,7 @@ TABLES: dict[str, pa.DataFrameSchema] = {
     "episodes": EPISODES,
     "own_logprobs": OWN_LOGPROBS,
     "metrics": METRICS,
+    "spans": SPANS,
     "eval_results": EVAL_RESULTS,
     "completions": COMPLETIONS,
     "evolve_answers": EVOLVE_ANSWERS,

@@ -64,6 +64,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/cluster/ray_cluster.py",
         "rlcore/cluster/worker_object.py",
     ),
+    "tests/rlcore/rl/test_ahead.py": ("rlcore/rl/drawing.py",),
     "tests/rlcore/diagnostics/test_checks.py": (
         "rlcore/diagnostics/policy_checks.py",
         "rlcore/diagnostics/reward_checks.py",

@@ -4,9 +4,10 @@ answers put back in order."""
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any
 
+from rlcore.cluster.spans import Span, Spans
 from rlcore.cluster.types import (
     POLL_S,
     Pending,
@@ -16,7 +17,7 @@ from rlcore.cluster.types import (
     is_lost,
 )
 from rlcore.engines.members import Losses, Members, StartNew
-from rlcore.engines.streaming import RequestStream
+from rlcore.engines.streaming import RequestStream, lane
 from rlcore.engines.types import Generation, Sampling, TurnRequest
 from rlcore.models.weight_digest import (
     WeightStamp,
@@ -49,6 +50,7 @@ class EnginePool:
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._members = Members(workers, timeout_s=sync_timeout_s, start_new=start_new, log=log)
+        self._busy = Spans()
         self._in_flight = in_flight
         self._timeout_s = timeout_s
         self._sync_timeout_s = sync_timeout_s
@@ -61,6 +63,11 @@ class EnginePool:
     def taken_losses(self) -> Losses:
         """Return which engines were replaced since the last call."""
         return self._members.taken_losses()
+
+    def taken_spans(self) -> list[Span]:
+        """Return what each engine was asked for since the last call, until it had answered: ``gen``
+        a share, ``sync`` the load of weights."""
+        return self._busy.taken()
 
     def stop(self) -> None:
         """End every engine."""
@@ -114,10 +121,10 @@ class EnginePool:
         engines = [index for index, share in enumerate(shares) if share]
         asked = [[request.plain() for request in shares[index]] for index in engines]
         workers = [self._members[index] for index in engines]
-        pendings = [
-            worker.start("generate", requests, sampling)
-            for worker, requests in zip(workers, asked, strict=True)
-        ]
+        pendings, began = [], []
+        for worker, requests in zip(workers, asked, strict=True):
+            began.append(perf_counter())
+            pendings.append(worker.start("generate", requests, sampling))
 
         def again(call: int, error: WorkerError) -> Pending:
             workers[call] = self._members.successor(engines[call], workers[call], error)
@@ -129,6 +136,7 @@ class EnginePool:
         def answers() -> Iterator[tuple[str, Generation]]:
             for call, part in parts:
                 self._members.answered(engines[call])
+                self._busy.add(lane(engines[call]), "gen", began[call])
                 for request, generation in zip(asked[call], part, strict=True):
                     yield request.key, generation
 
@@ -138,7 +146,11 @@ class EnginePool:
         """Begin a rollout whose requests come at any time and are shared as engines get free."""
         self.begin()
         return RequestStream(
-            self._members, sampling, in_flight=self._in_flight, timeout_s=self._timeout_s
+            self._members,
+            sampling,
+            in_flight=self._in_flight,
+            timeout_s=self._timeout_s,
+            busy=self._busy,
         )
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
@@ -149,8 +161,16 @@ class EnginePool:
     def start_load(self, update: WeightUpdate) -> Callable[[], WeightStamp]:
         """Start ``load_weights``; return a function that waits for it."""
         self._members.loaded(update)
+        began = perf_counter()
         wait = self._start_each("load_weights", update)
-        return lambda: self._agreed(wait(), update.stamp)
+
+        def loaded() -> WeightStamp:
+            stamps = wait()
+            for index in range(len(self._members)):
+                self._busy.add(lane(index), "sync", began)
+            return self._agreed(stamps, update.stamp)
+
+        return loaded
 
     def probe(self, token_ids: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
         """Return each engine's log-probs of the same ids, by engine name; see

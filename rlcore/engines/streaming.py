@@ -7,8 +7,9 @@ the last bits, and then in a token. ``EnginePool.turn`` promises the same bits.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, perf_counter
 
+from rlcore.cluster.spans import Spans
 from rlcore.cluster.types import Polled, WorkerError, is_lost
 from rlcore.engines.members import Members
 from rlcore.engines.types import Generation, Sampling, TurnRequest
@@ -22,6 +23,12 @@ class _Engine:
     index: int
     calls: Polled
     under_way: dict[str, TurnRequest] = field(default_factory=dict)  # by key
+    asked_s: float = 0.0  # when it was last asked for something while it had nothing to do
+
+
+def lane(index: int) -> str:
+    """Return what spans call the engine of that number, also once another is in its place."""
+    return f"engine {index}"
 
 
 class RequestStream:
@@ -41,10 +48,18 @@ class RequestStream:
     """
 
     def __init__(
-        self, members: Members, sampling: Sampling, *, in_flight: int, timeout_s: float
+        self,
+        members: Members,
+        sampling: Sampling,
+        *,
+        in_flight: int,
+        timeout_s: float,
+        busy: Spans | None = None,
     ) -> None:
+        """``busy`` gets a span for each time in which an engine has requests under way."""
         assert in_flight >= 1, "an engine without a request samples nothing"
         self._members, self._timeout_s = members, timeout_s
+        self._busy = busy or Spans()
         self._engines = [_Engine(index, self._calls(index)) for index in range(len(members))]
         self._sampling, self._in_flight = sampling, in_flight
         self._queue: list[TurnRequest] = []
@@ -88,6 +103,8 @@ class RequestStream:
                 continue
             room = max(0, min(self._in_flight, share) - len(engine.under_way))
             requests = [self._next_for(engine) for _ in range(min(room, len(self._queue)))]
+            if not engine.under_way:
+                engine.asked_s = perf_counter()
             engine.under_way |= {request.key: request for request in requests}
             if engine.under_way:
                 engine.calls.start("advance", requests, self._sampling, WAIT_S)
@@ -119,6 +136,8 @@ class RequestStream:
             self._unfinished.remove(key)
         if done:
             self._members.answered(engine.index)
+            if not engine.under_way:
+                self._busy.add(lane(engine.index), "gen", engine.asked_s)
         return done
 
     def _calls(self, index: int) -> Polled:

@@ -9,7 +9,7 @@ from rlcore.plan.data_size import DataSize
 from rlcore.plan.machine import Fit
 from rlcore.plan.memory import gib
 from rlcore.plan.preconditions import StartCheck
-from rlcore.plan.stages import Rates, cpu_rates, gpu_rates, stage_estimates
+from rlcore.plan.stages import Rates, cpu_rates, gpu_rates, rl_seconds, stage_estimates
 from rlcore.plan.states import InStore, state_lines
 from rlcore.plan.text import (
     assumption_lines,
@@ -17,6 +17,7 @@ from rlcore.plan.text import (
     batch_lines,
     engine_lines,
     memory_lines,
+    overlap_lines,
     sampler_line,
     stage_lines,
     stop_lines,
@@ -90,6 +91,7 @@ def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noq
         **({"Data": prepared} if prepared else {}),
         "Batch arithmetic": batch_lines(recipe, data, fit.batches),
         **({"Judges": judges} if (judges := [*judge_lines(recipe, data)]) else {}),
+        "Overlap": overlap_lines(recipe, fit.shape and rl_seconds(fit, fit.shape, rates)),
         "End of an answer": stop_lines(recipe, start.stops),
         "Memory": _memory_lines(fit),
         "Time and disk": _stage_lines(fit, rates, in_store),

@@ -52,7 +52,7 @@ class Fit:
         memory, hardware, on_gpu = self.memory, self.recipe.hardware, self.device == "cuda"
         trained = [memory.learner] + ([memory.critic] if memory.critic else [])
         frozen = [weights for weights in (memory.reference, memory.reward_model) if weights]
-        total = hardware.rollout.engines * memory.engine
+        total = hardware.rollout.engines * memory.engine + memory.published
         for learner in trained:
             held = learner.offloaded if on_gpu else learner.device
             total += hardware.learner.ranks * (PROCESS_BYTES + held)

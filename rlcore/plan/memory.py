@@ -67,7 +67,8 @@ class LearnerMemory:
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes of each kind of worker. ``reference`` and ``reward_model``: weights of the frozen
-    models, 0 without them; ``critic`` is a learner with a value head.
+    models, 0 without them; ``critic`` is a learner with a value head; ``published``: policies that
+    lie in the host's memory until the engines have loaded them, all together.
 
     ``kv_tokens``: tokens that one engine's KV cache holds, None where the GPU's size is unknown.
     """
@@ -78,6 +79,7 @@ class Memory:
     reward_model: int
     engine: int
     kv_tokens: int | None
+    published: int = 0
 
     @property
     def states(self) -> int:
@@ -203,6 +205,7 @@ def memory_of(
         reward_model=(weights if scored else 0) + brought_bytes(recipe),
         engine=ENGINE_PROCESS_BYTES + weights + (0 if device == "cuda" else cache or 0),
         kv_tokens=None if cache is None else max(0, cache) // kv_token,
+        published=(recipe.rl.rollout.max_staleness + 1) * weights,  # by LearnerWeights.share
     )
 
 

@@ -13,7 +13,6 @@ from rlcore.plan.batches import (
     ptx_sequences,
     sampled_sequences,
 )
-from rlcore.plan.data_size import DataSize
 from rlcore.plan.machine import Fit
 from rlcore.rewards.classifier import parameters_of
 from schemas.names import BASE_MODEL, REWARD_MODEL
@@ -116,7 +115,7 @@ def _estimate(stage: str, fit: Fit, shape: ModelShape, rates: Rates) -> StageEst
             engines = recipe.hardware.rollout.engines
             longest += rates.sampler_s(shape.parameters, preference_tokens(recipe), engines)
     elif stage == "rl":
-        longest = _rl_s(recipe, shape, data, fit.batches.rl, rates)
+        longest = rl_seconds(fit, shape, rates).total
     elif stage != "evaluate":
         raise AssertionError(f"stage {stage} has no estimate")
     elif data.test is None:
@@ -142,41 +141,71 @@ def _supervised_s(
     return rates.learner_s(shape.parameters, tokens, 3, recipe.hardware.learner.ranks)
 
 
-def _rl_s(recipe: Recipe, shape: ModelShape, data: DataSize, rl: BatchPlan, rates: Rates) -> float:
-    """Seconds of sampling, learning and validation in all iterations."""
+@dataclass(frozen=True, slots=True)
+class RLSeconds:
+    """Seconds of all iterations: of ``drawing`` rows, which is sampling them and what the reward
+    model takes, of ``training`` on them, and of ``validation``. ``ahead``: the first two go on at
+    once (``rl.rollout.max_staleness``)."""
+
+    iterations: int
+    drawing: float
+    training: float
+    validation: float
+    ahead: bool
+
+    def iteration(self, *, ahead: bool) -> float:
+        """Seconds of an iteration: of the longer of both, or of one after the other."""
+        both = (self.drawing, self.training)
+        return (max(both) if ahead else sum(both)) / self.iterations
+
+    @property
+    def total(self) -> float:
+        """Seconds of all. While the first iteration is drawn nothing trains, and nothing is drawn
+        while the last one trains."""
+        alone = self.iteration(ahead=False)
+        rest = (self.iterations - 1) * self.iteration(ahead=self.ahead)
+        return alone + rest + self.validation
+
+
+def rl_seconds(fit: Fit, shape: ModelShape, rates: Rates) -> RLSeconds:
+    """Return the seconds of RL when all sequences are longest."""
+    recipe, data, rl = fit.recipe, fit.data, fit.batches.rl
     section, engines = recipe.rl, recipe.hardware.rollout.engines
     response = recipe.max_turns * section.rollout.max_new_tokens
     sequences = section.rollout.prompts * section.rollout.samples
     sampled = sampled_sequences(recipe) * response
-    iteration = rates.sampler_s(shape.parameters, sampled, engines)
-    seconds = section.iterations * iteration + _learning_s(
-        recipe, shape, sequences * rl.longest, rates
-    )
+    drawing = rates.sampler_s(shape.parameters, sampled, engines)
+    if any(function.name == REWARD_MODEL for function in recipe.reward.functions):
+        drawing += rates.learner_s(shape.parameters, sequences * rl.longest, 1, 1)  # by one rank
     rows = min(section.validation.prompts, data.validation or section.validation.prompts)
     validations = section.iterations // section.validation.every + 1
-    return seconds + validations * rates.sampler_s(shape.parameters, rows * response, engines)
+    return RLSeconds(
+        iterations=section.iterations,
+        drawing=section.iterations * drawing,
+        training=_learning_s(recipe, shape, sequences * rl.longest, rates),
+        validation=validations * rates.sampler_s(shape.parameters, rows * response, engines),
+        ahead=section.rollout.max_staleness > 0,
+    )
 
 
 def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) -> float:
-    """Seconds of all forward and backward passes over ``tokens`` an iteration.
+    """Seconds of all forward and backward passes over ``tokens`` an iteration that train.
 
     Each iteration: old log-probs, unless the update's forward pass gives them, and where there are
-    any the reference's, the critic's values and the reward model's scores. Each epoch of policy and
-    critic: three passes' worth, and one more of the policy where the update scores its own old
-    log-probs.
+    any the reference's and the critic's values. Each epoch of policy and critic: three passes'
+    worth, and one more of the policy where the update scores its own old log-probs.
     """
     section, ranks = recipe.rl, recipe.hardware.learner.ranks
     epochs, critic = section.update.epochs, section.critic is not None
     exact = section.algorithm.kl.estimator == "full"
     reference = section.algorithm.kl.uses_reference
-    scorer = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
 
     def seconds(passes: float, over: int) -> float:
         return rates.learner_s(shape.parameters, over, passes, ranks)
 
     scoring = int(not recipe.rl.update.fused)
     every = seconds(scoring + (1 + 3 * epochs if critic else 0), tokens)
-    single = int(reference and not exact) + int(scorer)  # workers of one rank
+    single = int(reference and not exact)  # a worker of one rank
     every += rates.learner_s(shape.parameters, tokens, single, 1)
     for brought in recipe.reward_models.values():
         every += rates.learner_s(parameters_of(brought), tokens, 1, 1)

@@ -9,7 +9,7 @@ from rlcore.models.stop_tokens import Stops
 from rlcore.plan.batches import BatchPlan, BatchPlans, evaluation_tokens, ptx_sequences
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.memory import LearnerMemory, Memory, gib
-from rlcore.plan.stages import Rates, StageEstimate
+from rlcore.plan.stages import Rates, RLSeconds, StageEstimate
 from rlcore.plan.states import InStore
 from schemas.hardware import AUTO
 from schemas.recipe import Recipe
@@ -174,6 +174,39 @@ def batch_lines(recipe: Recipe, data: DataSize, batches: BatchPlans) -> list[str
     return lines
 
 
+def overlap_lines(recipe: Recipe, seconds: RLSeconds | None) -> list[str]:
+    """Return what goes on at the same time in RL, and why the rest does not. ``seconds``: None
+    where they are not known."""
+    stale, every = recipe.rl.rollout.max_staleness, recipe.rl.validation.every
+    if stale == 0:
+        lines = [
+            "rewards overlap sampling: a row is scored while others are sampled; all of a batch"
+            " once it is there, where a function takes a batch",
+            "sampling and training take turns, as rl.rollout.max_staleness = 0: rows are of the"
+            " policy that they train, so an iteration takes the sum of both",
+        ]
+    else:
+        lines = [
+            f"sampling overlaps training, as rl.rollout.max_staleness = {stale}: the rows of"
+            f" iteration i are of the policy after iteration i - {1 + stale}, and an iteration"
+            " takes the longer of training and of loading weights, sampling and rewards, if"
+            " engines and learners have GPUs or cores of their own",
+            f"validation overlaps nothing, every {every} iteration(s): it waits until the engines"
+            " come to the policy that it names, and the run waits for it",
+            f"checkpoints: the last {recipe.rl.checkpoints_kept} are kept, as rows that are under"
+            f" way come from the last {1 + stale} policies",
+        ]
+    if seconds is not None:
+        each = [total / seconds.iterations for total in (seconds.drawing, seconds.training)]
+        each += [seconds.iteration(ahead=ahead) for ahead in (False, True)]
+        drawing, training, apart, both = (f"{s:.2g} s" if s < 10 else duration(s) for s in each)
+        lines.append(
+            f"an iteration when all are longest: {drawing} of sampling and {training} of training,"
+            f" {apart} one after the other and {both} at once"
+        )
+    return lines
+
+
 def stop_lines(recipe: Recipe, stops: Stops | None) -> list[str]:
     """Return what ends an answer, and where each token and text comes from."""
     lines = ["stop tokens: known once the model is fetched, and logged then"]
@@ -252,6 +285,11 @@ def memory_lines(recipe: Recipe, shape: ModelShape, memory: Memory, device: str)
     ]
     if memory.critic is not None:
         lines.append(_learner_line("critic", recipe, memory.critic, device))
+    policies = recipe.rl.rollout.max_staleness + 1
+    lines.append(
+        f"published policies in the host's memory, max_staleness + 1 = {policies}:"
+        f" {gib(memory.published)}"
+    )
     if memory.reference:
         lines.append(
             f"reference, one rank (rl.algorithm.kl is on): weights {gib(memory.reference)}"
@@ -372,8 +410,8 @@ def assumption_lines(rates: Rates) -> list[str]:
         " also for disk and memory",
         "disk: zstd Parquet at 11.5 bytes per sampled token, 4 more with a reference, 4 more per"
         " epoch with old log-probs of the update's own and 12 more with a critic; checkpoints of"
-        " weights plus 12 bytes per parameter and model, keep_last + keep_best + the one being"
-        " written",
+        " weights plus 12 bytes per parameter and model, the larger of keep_last and"
+        " max_staleness + 1, + keep_best + the one being written",
     ]
 
 

@@ -23,6 +23,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "rewards": ("trajectory_id", "outcome", "score", "correct", "counts", "seconds"),
     "advantages": ("trajectory_id", "positive"),
     "metrics": ("stage", "step", "name", "value"),
+    "spans": ("iteration", "lane", "what", "began_s", "seconds"),
 }
 LEAST_FILES = 200  # below that the files themselves are as fast
 _LEFT_OUT = 0.25  # share of files not in it, from which on it is made again

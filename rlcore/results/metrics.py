@@ -56,11 +56,19 @@ def metrics_frame(stage: str, step: int, values: Mapping[str, float]) -> pl.Data
 
 
 def publish_metrics(
-    store: ArtifactStore, key: str, name: str, frame: pl.DataFrame, lineage: Lineage
+    store: ArtifactStore,
+    key: str,
+    name: str,
+    frame: pl.DataFrame,
+    lineage: Lineage,
+    spans: pl.DataFrame | None = None,
 ) -> None:
-    """Write ``frame`` as ``metrics/<key>/<name>``; one that a killed attempt left is replaced."""
+    """Write ``frame`` as ``metrics/<key>/<name>``, and the table ``spans`` beside it where it has
+    rows; one that a killed attempt left is replaced."""
     store.discard(KIND, f"{key}/{name}")
     tables = {"metrics": frame}
+    if spans is not None and spans.height:
+        tables["spans"] = spans
     store.put(KIND, f"{key}/{name}", tables=tables, lineage=lineage)
 
 

@@ -19,10 +19,11 @@ from itertools import count
 from threading import Condition, Thread
 from typing import Any
 
+from rlcore.cluster.spans import Span
 from rlcore.rl.batch import Round
 from rlcore.rl.drawing import Drawing
 from rlcore.rl.groups import DrawnGroups
-from rlcore.rl.metrics import TIMING, StepMetrics
+from rlcore.rl.metrics import AHEAD, TIMING, StepMetrics
 from rlcore.rl.records import RunRecords
 from rlcore.rl.state import Draw, LoopState
 from rlcore.rl.sync import CANARY_GAP, Canary, Offered, load_offered
@@ -35,10 +36,12 @@ class SamplingStopped(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The rounds of an iteration, (rollouts, rewards) each, and the metrics of drawing them."""
+    """The rounds of an iteration, (rollouts, rewards) each, the metrics of drawing them, and when
+    thread and engines were busy with it since the one before."""
 
     rounds: tuple[Round, ...]
     metrics: dict[str, float]
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Ahead:
             records=RunRecords(
                 records.store, records.key, records.lineage, records.log, fence=self._unless_stopped
             ),
-            metrics=StepMetrics(),
+            metrics=StepMetrics(AHEAD),
         )
         self._canary = canary
         self._rl = drawing.recipe.rl
@@ -156,9 +159,13 @@ class Ahead:
             offer = self._offered(sampler)
             if offer is None:
                 return
-            gap = load_offered(offer.weights, self._drawing.workers.engines, self._canary)
+            timed = self._drawing.metrics.timed
+            with timed("sync"):
+                gap = load_offered(offer.weights, self._drawing.workers.engines, self._canary)
             if offer.then is not None:
-                offer.answer.set_result(offer.then())
+                with timed("testing"):
+                    answer = offer.then()
+                offer.answer.set_result(answer)
             with self._changed:
                 del self._offers[sampler]
             while number < min(last, sampler + 1 + self._rl.rollout.max_staleness):
@@ -185,7 +192,8 @@ class Ahead:
             groups = drawing.collect(draw, groups, rollouts, rewards)
         took = {f"{name}_ahead": seconds for name, seconds in drawing.metrics.taken().items()}
         assert all(name.startswith(TIMING) for name in took), "drawing measures time alone"
+        spans = *drawing.metrics.spans.taken(), *drawing.workers.engines.taken_spans()
         with self._changed:
-            self._drawn[draw.iteration] = Drawn(groups.rounds, {CANARY_GAP: gap, **took})
+            self._drawn[draw.iteration] = Drawn(groups.rounds, {CANARY_GAP: gap, **took}, spans)
             self._changed.notify_all()
         return groups.drawn

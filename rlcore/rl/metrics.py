@@ -11,6 +11,8 @@ only once the iteration is over, so they are written with the next one.
 Where the critic trains beside the policy, ``timing_s/train_critic`` is the time it took, and
 ``timing_s/update_critic`` what the loop waited for it besides.
 
+The table ``spans`` beside them says when each part was under way, and the engines.
+
 ``perf/throughput`` is tokens/s of the iteration per GPU, as in verl; ``perf/total_tokens_per_s`` is
 that of all GPUs together; a machine without any counts as one. ``perf/mfu/<role>`` is the share of
 what the devices of actor or critic can compute that its update spends on the tokens it trains on:
@@ -27,6 +29,7 @@ import polars as pl
 from rlcore.algorithms.advantages import AdvantageResult
 from rlcore.algorithms.losses import explained_variance
 from rlcore.cluster.progress import activity
+from rlcore.cluster.spans import Span, Spans, joined
 from rlcore.models.ragged import mean_of, to_floats
 from rlcore.results.metrics import (
     FLOPS,
@@ -37,6 +40,7 @@ from rlcore.results.metrics import (
 )
 from rlcore.rewards.unscored_rows import ERRORS, TIMEOUTS, part_metrics
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.tables import polars_schema
 from schemas.outcomes import FinishReason, Outcome
 
 VERIFIER_CORRELATION = "reward/verifier_rank_correlation"
@@ -162,13 +166,15 @@ RECORD = "record"
 
 
 TIMING = "timing_s/"
+LOOP, AHEAD, STEP, WAIT = "loop", "ahead", "step", "wait"  # lanes of spans, and what is no part
 
 
 class StepMetrics:
-    """Collects the metrics of an iteration."""
+    """Collects the metrics of an iteration, and when its parts were under way in ``lane``."""
 
-    def __init__(self) -> None:
+    def __init__(self, lane: str = LOOP) -> None:
         self._values: dict[str, float] = {}
+        self._lane, self.spans = lane, Spans()
 
     def add(self, values: Mapping[str, float]) -> None:
         """Add metrics of the iteration under way."""
@@ -180,14 +186,16 @@ class StepMetrics:
         self._values = {**values, **self._values}
 
     @contextmanager
-    def timed(self, part: str) -> Iterator[None]:
-        """Measure a part as ``timing_s/<part>``; the rounds of an iteration add up."""
+    def timed(self, part: str, *, what: str | None = None) -> Iterator[None]:
+        """Measure a part as ``timing_s/<part>``; the rounds of an iteration add up. ``what``: the
+        name of its span, where the part has another."""
         began, name = perf_counter(), f"{TIMING}{part}"
         try:
             with activity(f"RL phase {part}"):
                 yield
         finally:
             self._values[name] = self._values.get(name, 0.0) + perf_counter() - began
+            self.spans.add(self._lane, what or part, began)
 
     def taken(self) -> dict[str, float]:
         """Return what was collected, and begin again without it."""
@@ -202,7 +210,9 @@ class MetricsLog(StepMetrics):
         super().__init__()
         self._store, self._key, self._lineage = store, key, lineage
         self._late = metrics_frame(STAGE, 0, {})
+        self._late_spans: list[pl.DataFrame] = []
         self._step_began = perf_counter()
+        self._zero: float | None = None  # of the spans' clock: where the first iteration begins
         self._gpus, self._peaks = 1, dict[str, float | None]()
         self.latest: dict[str, float] = {}
 
@@ -214,13 +224,15 @@ class MetricsLog(StepMetrics):
         """
         self._gpus, self._peaks = gpus, dict(peaks)
         self._values = {}
-        self._step_began = perf_counter()
+        self._step_began = self._zero = perf_counter()
 
     def publish(self, iteration: int) -> None:
         """Write what is known of ``iteration``; a table left by a killed attempt is replaced."""
         frame = pl.concat([self._late, metrics_frame(STAGE, iteration, self._values)])
-        publish_metrics(self._store, self._key, f"{iteration:06d}", frame, self._lineage)
-        self._late = metrics_frame(STAGE, 0, {})
+        spans = [*self._late_spans, self._taken_spans(iteration)]
+        name = f"{iteration:06d}"
+        publish_metrics(self._store, self._key, name, frame, self._lineage, pl.concat(spans))
+        self._late, self._late_spans = metrics_frame(STAGE, 0, {}), []
 
     def end_step(self, iteration: int) -> None:
         """Close the iteration: ``latest`` holds all its metrics, whole-step figures included."""
@@ -237,7 +249,15 @@ class MetricsLog(StepMetrics):
         }
         self._late = metrics_frame(STAGE, iteration, late)
         self.latest = self.taken() | late
+        self.spans.add(LOOP, STEP, self._step_began)
+        self._late_spans = [self._taken_spans(iteration)]
         self._step_began = now
+
+    def _taken_spans(self, iteration: int) -> pl.DataFrame:
+        """Return as a table what was collected since the first iteration began."""
+        zero = self._zero
+        known = [] if zero is None else [s for s in self.spans.taken() if s.began_s >= zero]
+        return spans_frame(iteration, joined(known), zero or 0.0)
 
     def _utilisation(self) -> dict[str, float]:
         shares: dict[str, float] = {}
@@ -250,4 +270,12 @@ class MetricsLog(StepMetrics):
 
     def close(self) -> None:
         """Write what is known only after the last iteration."""
-        publish_metrics(self._store, self._key, "end", self._late, self._lineage)
+        late = spans_frame(0, [], 0.0)
+        spans = pl.concat([late, *self._late_spans])
+        publish_metrics(self._store, self._key, "end", self._late, self._lineage, spans)
+
+
+def spans_frame(iteration: int, spans: Sequence[Span], zero_s: float) -> pl.DataFrame:
+    """Return ``spans`` as rows of the table of that name; ``zero_s``: where its clock begins."""
+    rows = [(iteration, s.lane, s.what, s.began_s - zero_s, s.ended_s - s.began_s) for s in spans]
+    return pl.DataFrame(rows, schema=polars_schema("spans"), orient="row")

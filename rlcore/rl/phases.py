@@ -30,7 +30,7 @@ from rlcore.rl.fork import ROLE, Fork
 from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.guards import StaleWeightsError, check_fresh, check_sampler_gap
 from rlcore.rl.memory_probe import probe_memory
-from rlcore.rl.metrics import RECORD, SAVE, MetricsLog
+from rlcore.rl.metrics import RECORD, SAVE, WAIT, MetricsLog
 from rlcore.rl.prompts import PromptRows, PromptStream
 from rlcore.rl.records import PACKED_FOR, History, RunRecords
 from rlcore.rl.roles import RLWorkers
@@ -157,9 +157,9 @@ class Phases:
         first = 0 if self._fork is None else self._fork.number
         if state.iteration == first and not state.finished(self.recipe.rl):
             self._probe(state)
+        self.metrics.begin_step(self.workers.gpus, self.workers.peaks())
         if self.ahead is not None and synced.offered is not None:
             self.ahead.begin(state, {**behind, state.iteration: synced.offered})
-        self.metrics.begin_step(self.workers.gpus, self.workers.peaks())
         return state
 
     def _initial(self) -> LoopState:
@@ -217,9 +217,10 @@ class Phases:
         What was sampled ahead is waited for (``Ahead``), and the metrics say so."""
         if self.ahead is None:
             return self.drawing.rollout(state.draw, groups)
-        with self.metrics.timed("gen"):
+        with self.metrics.timed("gen", what=WAIT):
             ahead = self.ahead.wait(state.next_iteration)
         self.metrics.add(ahead.metrics)
+        self.metrics.spans.extend(ahead.spans)  # again in each round, and recorded once
         return ahead.rounds[groups.round][0]
 
     def reward(self, state: LoopState, rollouts: ArtifactRef) -> ArtifactRef:
@@ -313,6 +314,8 @@ class Phases:
             state = self._validated(state, offered)
         elif self.ahead is not None and offered is not None:
             self.ahead.offer(state.iteration, offered)
+        if self.ahead is None:
+            self.metrics.spans.extend(self.workers.engines.taken_spans())
         self.metrics.publish(state.iteration)
         # The checkpoint is last: a rerun resumes from it, and finds all that it relies on recorded.
         # A kill before it repeats the iteration from its records.

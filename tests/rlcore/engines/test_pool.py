@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,24 @@ def test_a_turn_leaves_each_share_with_its_engine() -> None:
     assert {type(number) for row in found.values() for number in row} == {int}
     assert [engine.calls for engine in engines] == [[["b", "a"]], [], [["c"]]]
     assert len(pool) == 3
+
+
+def test_each_engine_is_busy_from_its_share_to_its_answer() -> None:
+    class Slow(Echo):
+        def generate(self, requests: list[TurnRequest], sampling: Sampling) -> list[Generation]:
+            sleep(0.05)
+            return super().generate(requests, sampling)
+
+    pool = pool_of(Slow(), Slow(), Echo())
+    pool.load_weights(WeightUpdate(STAMP, "w.safetensors", {}, {}))
+    loads = pool.taken_spans()
+    assert [(span.lane, span.what) for span in loads] == [(f"engine {n}", "sync") for n in range(3)]
+    stream(pool, [[1], [2]])
+    first, second = sorted(pool.taken_spans(), key=lambda span: span.lane)
+    assert (first.lane, first.what, second.lane) == ("engine 0", "gen", "engine 1")
+    assert all(span.ended_s - span.began_s >= 0.05 for span in (first, second))
+    assert first.began_s >= loads[-1].ended_s
+    assert pool.taken_spans() == []
 
 
 def test_an_engine_that_holds_other_weights_is_named() -> None:

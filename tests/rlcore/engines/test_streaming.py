@@ -77,6 +77,24 @@ def test_a_slow_engine_keeps_what_it_has_and_is_given_no_more() -> None:
     assert stream.finished(60.0) == [], "there is nothing to wait for"
 
 
+def test_an_engine_is_busy_while_anything_is_under_way() -> None:
+    """However many calls that takes: each lasts 50 ms at most."""
+    pool = pool_of(engine := Steps("engine"), in_flight=2)
+    stream = pool.streaming(SAMPLING)
+    stream.submit(turns("a/0", "b/0"))
+    for done in ([], ["a/0"], [], ["b/0"]):
+        assert pool.taken_spans() == []
+        engine.done = done
+        stream.finished(0.01)
+    (span,) = pool.taken_spans()
+    assert (span.lane, span.what) == ("engine 0", "gen")
+    stream.submit(turns("a/1"))
+    engine.done = ["a/1"]
+    stream.finished(0.01)
+    (later,) = pool.taken_spans()
+    assert later.began_s >= span.ended_s
+
+
 def test_an_engine_that_finishes_nothing_is_asked_again() -> None:
     """Its call ends after a while so that it can take up what has come meanwhile."""
     engine = Steps("engine")

@@ -8,11 +8,24 @@ from rlcore.models.shape import from_scratch_shape
 from rlcore.plan.batches import evaluation_tokens
 from rlcore.plan.data_size import data_size
 from rlcore.plan.machine import check_machine
-from rlcore.plan.stages import Rates, StageEstimate, cpu_rates, gpu_rates, stage_estimates
+from rlcore.plan.stages import (
+    Rates,
+    RLSeconds,
+    StageEstimate,
+    cpu_rates,
+    gpu_rates,
+    rl_seconds,
+    stage_estimates,
+)
 from schemas.model import FromScratch
 from tests.rlcore.plan.small import ROOMY, recipe
 
 SHAPE = from_scratch_shape(FromScratch())
+STALE = {
+    "rl__rollout__max_staleness": 1,
+    "rl__algorithm__importance_correction__level": "token",
+    "rl__checkpoint__every": 1,
+}
 
 
 def estimates(**overrides: Any) -> dict[str, StageEstimate]:
@@ -44,6 +57,58 @@ def test_more_work_in_rl_is_planned_to_take_longer(change: dict[str, Any]) -> No
     before, after = estimates(), estimates(**change)
     assert after["rl"].longest_s > before["rl"].longest_s
     assert after["sft"] == before["sft"]
+
+
+def seconds(**overrides: Any) -> RLSeconds:
+    fit = check_machine(recipe(**overrides), ROOMY)
+    return rl_seconds(fit, SHAPE, cpu_rates(1))
+
+
+@pytest.mark.parametrize("samples", [2, 8, 64])
+def test_sampled_ahead_an_iteration_takes_the_longer_of_both_and_not_their_sum(
+    samples: int,
+) -> None:
+    over = {"rl__rollout__samples": samples, "rl__validation__every": 5}
+    turns, ahead = seconds(**over), seconds(**over, **STALE)
+    assert (turns.drawing, turns.training) == (ahead.drawing, ahead.training)
+    both = turns.drawing / 100, turns.training / 100
+    assert turns.total == pytest.approx(100 * sum(both) + turns.validation)
+    assert ahead.total == pytest.approx(sum(both) + 99 * max(both) + ahead.validation)
+    saved = estimates(**over)["rl"].longest_s - estimates(**over, **STALE)["rl"].longest_s
+    assert saved == pytest.approx(99 * min(both)), "validation waits for its turn"
+
+
+def test_no_staleness_makes_an_iteration_shorter_than_the_longer_of_both() -> None:
+    more = {"rl__rollout__max_staleness": 3}
+    assert seconds(**STALE).total == seconds(**STALE | more).total
+    assert seconds(**STALE, rl__iterations=1).total == seconds(rl__iterations=1).total
+
+
+def test_a_reward_model_scores_while_others_are_sampled() -> None:
+    functions = [{"name": "reward_model"}, {"name": "arithmetic", "weight": 0}]
+    source = {"kind": "samples", "max_new_tokens": 40}
+    section = {"preferences": source, "max_tokens": 128}
+    scored = {"reward__functions": functions, "reward_model": section}
+    plain, model = seconds(**STALE), seconds(**STALE, **scored)
+    assert model.training == plain.training
+    assert model.drawing > plain.drawing
+
+
+def test_policies_that_sample_for_iterations_to_come_need_room() -> None:
+    """In the host's memory until they are loaded, and on the disk until nothing resumes there."""
+    fits = [
+        check_machine(recipe(**STALE | {"rl__rollout__max_staleness": stale}), ROOMY)
+        for stale in (0, 1, 4)
+    ]
+    shapes = [fit.shape for fit in fits if fit.shape is not None]
+    parameters = shapes[0].parameters
+    assert [fit.memory and fit.memory.published for fit in fits] == [
+        policies * 4 * parameters for policies in (1, 2, 5)
+    ]
+    assert fits[2].host_bytes - fits[0].host_bytes == 4 * 4 * parameters
+    kept = [fit.recipe.rl.checkpoints_kept for fit in fits]
+    assert kept == [2, 2, 5], "keep_last is 2"
+    assert fits[2].disk["rl"] - fits[0].disk["rl"] == 3 * 12 * parameters
 
 
 def test_every_checkpoint_that_is_kept_needs_its_room() -> None:

@@ -9,12 +9,13 @@ from rlcore.plan.dry_run import render_plan
 from rlcore.plan.machine import check_machine
 from rlcore.plan.memory import gib
 from rlcore.plan.preconditions import StartCheck
-from rlcore.plan.stages import StageEstimate
+from rlcore.plan.stages import RLSeconds, StageEstimate
 from rlcore.plan.states import InStore, StageState, State
 from rlcore.plan.text import (
     batch_lines,
     duration,
     engine_lines,
+    overlap_lines,
     sampler_line,
     stage_lines,
     store_lines,
@@ -77,6 +78,33 @@ def test_what_is_not_known_is_said_and_no_zero_is_printed_for_it() -> None:
     lines = batch_lines(recipe(), data, all_batches(recipe(), None))
     assert lines[0].startswith("data: an unknown number of training prompts, an unknown number of")
     assert not any("passes over" in line or "evaluate" in line for line in lines)
+
+
+def test_it_says_what_overlaps_and_why_the_rest_does_not() -> None:
+    text = render_plan(StartCheck(check_machine(recipe(), ROOMY)))
+    assert "\nOverlap\n  rewards overlap sampling: " in text
+    assert "sampling and training take turns, as rl.rollout.max_staleness = 0: " in text
+    assert "published policies in the host's memory, max_staleness + 1 = 1: 1.4 MiB" in text
+    over = {"rl__algorithm__importance_correction__level": "token", "rl__checkpoint__every": 1}
+    stale = recipe(rl__rollout__max_staleness=2, **over)
+    text = render_plan(StartCheck(check_machine(stale, ROOMY)))
+    for sentence in (
+        "sampling overlaps training, as rl.rollout.max_staleness = 2: the rows of iteration i are"
+        " of the policy after iteration i - 3, and an iteration takes the longer of training and",
+        "validation overlaps nothing, every 5 iteration(s)",
+        "the last 3 are kept, as rows that are under way come from the last 3 policies",
+        "published policies in the host's memory, max_staleness + 1 = 3: 4.1 MiB",
+    ):
+        assert sentence in text, f"missing from the plan: {sentence}\n{text}"
+
+
+def test_the_times_of_an_iteration_are_told_apart_and_together() -> None:
+    *_, line = overlap_lines(recipe(), RLSeconds(10, 620.0, 13.0, 5.0, ahead=False))
+    assert line == (
+        "an iteration when all are longest: 62 s of sampling and 1.3 s of training, 63 s one after"
+        " the other and 62 s at once"
+    )
+    assert "an iteration when" not in " ".join(overlap_lines(recipe(), None))
 
 
 def test_what_is_in_the_store_is_in_no_total() -> None:

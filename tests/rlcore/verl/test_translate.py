@@ -164,7 +164,7 @@ def test_gspo_without_clips_gets_the_papers_not_verls() -> None:
           "custom_reward_function.path=r.py"], ["--train-rows N"]),
         (["data.train_files=math.parquet", "data.val_files=m.parquet",
           "trainer.total_training_steps=9"], ["--reward package.module:function"]),
-        (["reward_model.enable=True", "data.train_files=h.jsonl"], ["without reward_model.model.path"]),
+        (["reward_model.enable=True", "data.train_files=h.jsonl"], ["the run trains its own"]),
         ([f"{ROLLOUT}.top_p=0.9"], ["rl.rollout", "set top_p to 1"]),
         (["ppo_epochs=2"], ["'ppo_epochs' is the end of", "write it in full"]),
         ([f"{ACTOR}.shuffle=${{data.nowhere}}"], ["refers to 'data.nowhere'"]),
