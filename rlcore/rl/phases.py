@@ -315,6 +315,7 @@ class Phases:
             state = self._validated(state, offered)
         elif self.ahead is not None and offered is not None:
             self.ahead.offer(state.iteration, offered)
+        self.metrics.add(self.workers.engines.taken_losses().metrics())
         self.metrics.publish(state.iteration)
         # The checkpoint is last: a rerun resumes from it, and finds all that it relies on recorded.
         # A kill before it repeats the iteration from its records.
