@@ -4,7 +4,7 @@ their group (GEPO), each in real runs of the quickstart task from one SFT start.
 
 The weights are those before the first optimizer step of an update, learner over sampler, so that
 all of their spread is staleness, and of GEPO also that of a group's own probabilities. The picture
-is ``runs/weights.png``; an iteration of 512 responses takes some seconds.
+is ``runs/weights.png``; about four minutes on two cores.
 
     python -m tests.bench weights
 
@@ -31,7 +31,6 @@ from rlcore.models.ragged import to_arrays
 from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes.load import load_recipe
-from rlcore.report.draw import Line, Panel, picture
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.prompts import PromptRows
@@ -43,6 +42,7 @@ from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.sft import DemonstrationBatches
 from schemas.recipe import Recipe
 from schemas.stages import Stage
+from tests.bench.figure import draw_against
 from tests.bench.measures import Measure
 
 FIGURE = ROOT / "runs" / "weights.png"
@@ -54,6 +54,9 @@ RUN: Mapping[str, Any] = {
     "hardware.cluster": "in_process",
     "hardware.rollout.engine": "transformers",
     "hardware.rollout.engines": 1,
+    "hardware.learner.threads": 1,
+    "sft.max_steps": 400,
+    "rl.rollout.prompts": 32,
     "rl.validation.every": 1000,
     "rl.validation.stop_at": None,
     "tracking.wandb": False,
@@ -188,18 +191,8 @@ def weights(frame: pl.DataFrame) -> dict[str, np.ndarray]:
 
 
 def draw(found: Sequence[Curve], path: Path) -> None:
-    """Write a panel per staleness, a line per algorithm over the iterations, as one PNG."""
-    panels = [
-        Panel(
-            f"staleness {stale}",
-            [
-                Line(curve.algorithm, curve.variance, colour)
-                for colour, curve in enumerate(c for c in found if c.staleness == stale)
-            ],
-            y_labels={0: "variance of weights"},
-            legend=True,
-        )
-        for stale in dict.fromkeys(curve.staleness for curve in found)
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(picture(panels))
+    """Write the mean variance over staleness, a line per algorithm, as one PNG."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for curve in found:
+        lines.setdefault(curve.algorithm, []).append((curve.staleness, curve.mean))
+    draw_against(lines, path, x_label="staleness, updates", y_label="variance of weights")
