@@ -16,6 +16,7 @@ from rlcore.diagnostics.memory import MESSAGE, OUT_OF_MEMORY, remedy
 from rlcore.diagnostics.types import Check, Stream
 from rlcore.diagnostics.watch import CHECKS, CLEAR_AFTER
 from rlcore.recipes.load import load_recipe
+from rlcore.results.questions import QUESTIONS
 from schemas.recipe import Recipe
 
 COMMANDS = ROOT / "docs" / "reference" / "commands.md"
@@ -51,7 +52,14 @@ def commands() -> str:
         parts += ["", f"## {name}", "", f"{about[:1].upper()}{about[1:].rstrip('.?')}."]
         if rows:
             parts += ["", "| argument or option | default | meaning |", "|---|---|---|", *rows]
+        if name == "ask":
+            parts += ["", "| question | answers |", "|---|---|", *_questions()]
     return "\n".join(parts) + "\n"
+
+
+def _questions() -> Iterator[str]:
+    for name, question in QUESTIONS.items():
+        yield f"| `{name}` | {_cell(question.title)}. {_cell(question.explanation)} |"
 
 
 def _commands(

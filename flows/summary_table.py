@@ -63,6 +63,15 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
             f"Median RL iteration: {step:.2f} s ({parts}); outside the five phases"
             f" {outside * 1000:.0f} ms, {outside / step:.1%}"
         )
+    if lost := summary.get("lost_time"):
+        engines, restarts = (
+            f"{lost[name]:.0f}, {lost[f'{name}_s']:.0f} s"
+            for name in ("engines_replaced", "restarts")
+        )
+        console.print(
+            f"Productive share of RL's time: {lost['productive_share']:.1%} (engines replaced:"
+            f" {engines}; restarts: {restarts})"
+        )
     if (gap := summary.get("max_logprob_gap")) is not None:
         console.print(f"Sampler and learner log-probs agree within {gap:.1e} on every iteration")
     if evaluation := summary.get("reward_model"):

@@ -94,7 +94,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/rl/test_algorithms.py": (
         "rlcore/rl/loop.py",
-        "rlcore/rl/phases.py",
         "rlcore/rl/ptx.py",
         "rlcore/rl/reward.py",
     ),

@@ -3,6 +3,7 @@ a new one loads the weights that all hold, proves it, and is given the same rows
 bit for bit as the lost one would have (of several turns, but for what a prefix cache has rounded).
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,15 +16,22 @@ from rlcore.models.weight_digest import WeightSyncError, WeightUpdate
 
 MOST = 2  # times in a row that an engine is replaced before it has answered: what ends it may stay
 SAME = 0.1  # nats, mean: further from the others' log-probs of the canary is another model
+REPLACED, REPLACED_S = "rollout/engines_replaced", "timing_s/engines_replaced"  # metrics
 StartNew = Callable[[int], Worker]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Losses:
     """Engines that were replaced, and the seconds until their successors sampled."""
 
-    count: int = 0
-    seconds: float = 0.0
+    count: int
+    seconds: float
+
+    def metrics(self) -> dict[str, float]:
+        """Return both as metrics of an iteration; nothing where none was lost."""
+        if not self.count:
+            return {}
+        return {REPLACED: float(self.count), REPLACED_S: self.seconds}
 
 
 class Members:
@@ -46,7 +54,7 @@ class Members:
         self._in_a_row = [0] * len(self._workers)
         self._update: WeightUpdate | None = None
         self._canary: tuple[list[list[int]], list[list[float]]] | None = None
-        self.losses = Losses()
+        self._lost_s: deque[float] = deque()  # seconds of each that another thread may take
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -84,8 +92,7 @@ class Members:
             self._give_weights(worker)
         self._workers[index] = worker
         took = monotonic() - began
-        self.losses.count += 1
-        self.losses.seconds += took
+        self._lost_s.append(took)
         self._log(
             f"rollout engine '{lost.name}' is lost and replaced in {took:.0f} s; its rows are"
             " sampled again"
@@ -94,8 +101,8 @@ class Members:
 
     def taken_losses(self) -> Losses:
         """Return the losses since the last call."""
-        losses, self.losses = self.losses, Losses()
-        return losses
+        seconds = [self._lost_s.popleft() for _ in range(len(self._lost_s))]
+        return Losses(len(seconds), sum(seconds))
 
     def _give_weights(self, worker: Worker) -> None:
         if self._update is None:

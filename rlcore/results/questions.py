@@ -113,19 +113,145 @@ from t group by iteration having seconds is not null order by seconds desc limit
     "skipped": NamedQuestion(
         "rows that were stale, or taught nothing",
         "By iteration. unscored: no score (timeout, error, aborted); untrained: no advantage,"
-        " since their group was left out or their score is missing; stale: sampled by weights of an"
-        " earlier iteration.",
+        " since their group was left out or their score is missing; stale: sampled by older weights"
+        " than those that they train. updates: how much older, in optimizer steps; null of rows"
+        " that no iteration has come to yet.",
         """
+with records as (
+    select iteration, version, version - lag(version) over (order by iteration) as moved
+    from iterations where {rows}),
+taken as (
+    select step as iteration, value from metrics
+    where {steps} and stage = 'rl' and name = 'actor/optimizer_steps'),
+behind as (
+    select iteration + 1 as iteration, version, sum(
+        coalesce(moved, 0) * coalesce(value, (select max(value) from taken), 0)
+        ) over (order by iteration) as updates
+    from records left join taken using (iteration)),
+sampled_by as (select version, max(updates) as updates from behind group by version),
+sampled as (
+    select iteration, score, outcome, advantages is null as untrained,
+        list_min(turn_versions) as version
+    from trajectories where {rows}),
+aged as (
+    select s.iteration, score, outcome, untrained, trains.updates - made.updates as updates
+    from sampled s left join behind trains using (iteration)
+    left join sampled_by made on made.version = s.version)
 select iteration, count(*) as sampled, count(*) filter (score is null) as unscored,
     count(*) filter (outcome = 'timeout') as timeouts,
     count(*) filter (outcome = 'error') as errors,
     count(*) filter (outcome = 'aborted') as aborted,
-    count(*) filter (advantages is null) as untrained,
-    count(*) filter (list_min(turn_versions) < max_version) as stale
-from (
-    select *, max(weight_version) over (partition by iteration) as max_version
-    from trajectories where {rows})
-group by iteration order by iteration""",
+    count(*) filter (untrained) as untrained,
+    count(*) filter (updates > 0) as stale,
+    min(updates) as updates_min, avg(updates) as updates_mean, max(updates) as updates_max
+from aged group by iteration order by iteration""",
+        {**_TRAJECTORIES, "advantages": "rl"},
+    ),
+    "ledger": NamedQuestion(
+        "what became of each prompt of an epoch",
+        "By epoch, from 1: its prompts are as many as trained, filtered (their samples agreed),"
+        " unscored (fewer than two of them have a score), surplus (the batch was full), repeated"
+        " (drawn in the same iteration at the end of the epoch before), tail (no whole iteration is"
+        " made of them), ahead (drawn, and not trained yet or before the run ended), not_drawn,"
+        " before_fork (drawn by the run that this one continues) and pruned, together. lost and"
+        " twice (trained more than once) are 0 in a sound run.",
+        """
+with p as (
+    select uid from prompts where split = 'train' and records_key = (
+        select any_value(records_key) from run_stages
+        where run = {run} and stage = 'prepare_data')),
+done as (
+    select iteration, cursor, lag(cursor) over (order by iteration) as began
+    from iterations where {rows}),
+t as (
+    select iteration, try_cast(split_part(split_part(key, '/', 2), '-', 2) as bigint) as round,
+        uid, trajectory_id, score
+    from trajectories where {rows}),
+a as (
+    select trajectory_id from (
+        select records_key, trajectory_id, try_cast(split_part(key, '/', 2) as bigint) as iteration
+        from advantages)
+    where {rows}),
+drawn as (
+    select t.iteration, coalesce(round, 0) as round, uid, count(score) < 2 as unscored,
+        count(a.trajectory_id) > 0 as trained
+    from t left join a using (trajectory_id) group by t.iteration, round, uid),
+sizes as (
+    select prompts, prompts - prompts % places as length, places, first_place, last, last_place
+    from (select count(*) as prompts from p),
+        (select max(groups) as places from (
+            select count(*) as groups from drawn group by iteration, round)),
+        (select min(cursor) as first_place, max(iteration) as last, max(cursor) as last_place
+            from done)),
+rounds as (
+    select iteration, round, began + round * places as place from (
+        select iteration, began, places, unnest(range((cursor - began) // places)) as round
+        from done, sizes where began is not null)
+    union all
+    select iteration, round,
+        last_place + places * (row_number() over (order by iteration, round) - 1)
+    from (select distinct iteration, round from drawn), sizes where iteration > last),
+placed as (
+    select iteration, round, place // length as epoch, iteration <= last as done,
+        place // length > min(place // length) over (partition by iteration) as crossed,
+        round = max(round) over (partition by iteration) as ends
+    from rounds, sizes),
+found as (select iteration, round, count(*) as groups from drawn group by iteration, round),
+filled as (
+    select iteration, epoch, crossed, ends and done as ends, coalesce(groups, 0) as groups,
+        sum(coalesce(groups, 0)) over (partition by iteration) = 0 as gone
+    from placed left join found using (iteration, round)),
+by_round as (
+    select epoch, count(*) * any_value(places) as passed,
+        coalesce(sum(places - groups) filter (crossed and groups > 0), 0) as repeated,
+        coalesce(sum(places) filter (gone), 0) as pruned,
+        coalesce(sum(value) filter (ends), 0) as surplus
+    from filled left join (
+        select step as iteration, value from metrics
+        where {steps} and stage = 'rl' and name = 'train/discarded_groups') using (iteration), sizes
+    group by epoch),
+by_group as (
+    select epoch, count(distinct uid) as drawn,
+        count(distinct uid) filter (done and trained) as trained,
+        count(*) filter (done and trained) as trainings,
+        count(*) filter (done and not trained and unscored) as unscored,
+        count(*) filter (done and not trained and not unscored) as left_out,
+        count(*) filter (not done) as ahead
+    from placed join drawn using (iteration, round) group by epoch),
+told as (
+    select epoch, prompts, trained, left_out - surplus as filtered, unscored, surplus, repeated,
+        prompts - length as tail, ahead, drawn, trainings - trained as twice, pruned, passed,
+        length, greatest(0, first_place - epoch * length) as before_fork
+    from by_round left join by_group using (epoch), sizes)
+select epoch + 1 as epoch, prompts, trained, filtered, unscored, surplus, repeated, tail, ahead,
+    length - before_fork - passed as not_drawn, before_fork, pruned,
+    passed - drawn - repeated - pruned as lost, twice
+from told order by epoch""",
+        {"rollouts": "rl", "iterations": "rl", "prompts": "prepare_data"},
+    ),
+    "lengths": NamedQuestion(
+        "lengths of responses that were drawn and that trained",
+        "By iteration, in tokens of the policy: a filter that eats long responses makes the trained"
+        " ones shorter than the drawn. kept_ratio: mean length of the responses that masks of"
+        " rl.algorithm.importance_correction leave a token, over that of all; cut_off: trained ones"
+        " without an end, which rl.algorithm.mask_truncated masks. changed: trained at another"
+        " length than drawn; 0 in a sound run.",
+        """
+with t as (
+    select iteration, list_sum(loss_mask::int[]) as tokens, advantages is not null as trained,
+        finish_reason, len(advantages) <> len(token_ids) as changed
+    from trajectories where {rows}),
+m as (
+    select step as iteration, value from metrics
+    where {steps} and stage = 'rl' and name = 'rollout_corr/kept_length_ratio')
+select t.iteration, count(*) as drawn, count(*) filter (trained) as trained,
+    avg(tokens) as mean, avg(tokens) filter (trained) as trained_mean,
+    quantile_disc(tokens, 0.5) as p50, quantile_disc(tokens, 0.5) filter (trained) as trained_p50,
+    quantile_disc(tokens, 0.9) as p90, quantile_disc(tokens, 0.9) filter (trained) as trained_p90,
+    max(tokens) as max, max(tokens) filter (trained) as trained_max,
+    count(*) filter (trained and finish_reason = 'length') as cut_off,
+    any_value(m.value) as kept_ratio, count(*) filter (changed) as changed
+from t left join m using (iteration) group by t.iteration order by t.iteration""",
         {**_TRAJECTORIES, "advantages": "rl"},
     ),
     "findings": NamedQuestion(

@@ -1,6 +1,7 @@
 """The summary of a run, from its tables alone, and the sentence on what it came to with which
 its page, report and summary begin."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import polars as pl
@@ -77,6 +78,31 @@ def phase_seconds(rl: pl.DataFrame) -> dict[str, float]:
     timings = rl.filter(pl.col("name").str.starts_with("timing_s/") & (pl.col("step") > 0))
     medians = timings.group_by("name").agg(pl.col("value").median()).sort("name")
     return {name.removeprefix("timing_s/"): value for name, value in medians.iter_rows()}
+
+
+def lost_time(rl: pl.DataFrame, restarts_s: Sequence[float]) -> dict[str, float] | None:
+    """Return what RL lost: engines replaced and restarts, their number and seconds, and
+    ``productive_share`` of its time; None where nothing was lost.
+
+    ``restarts_s``: of each restart whose cost is known. Its time is in no iteration, that of an
+    engine is: all of it, though other engines sample and learners train meanwhile, so the share is
+    a lower bound.
+    """
+
+    def total(name: str) -> float:
+        return float(rl.filter((pl.col("name") == name) & (pl.col("step") > 0))["value"].sum())
+
+    engines, engines_s = total("rollout/engines_replaced"), total("timing_s/engines_replaced")
+    steps_s, again_s = total("timing_s/step"), sum(restarts_s)
+    if not (engines or restarts_s) or steps_s + again_s == 0:
+        return None
+    return {
+        "engines_replaced": engines,
+        "engines_replaced_s": engines_s,
+        "restarts": float(len(restarts_s)),
+        "restarts_s": again_s,
+        "productive_share": max(0.0, steps_s - engines_s) / (steps_s + again_s),
+    }
 
 
 def proxy_and_truth(rl: pl.DataFrame) -> pl.DataFrame | None:

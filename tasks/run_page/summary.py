@@ -13,7 +13,7 @@ from rlcore.report.draw import RL
 from rlcore.report.facts import Ending, Facts, gather
 from rlcore.results.folders import SUMMARY
 from rlcore.results.run import Run
-from rlcore.results.summary import accuracies, episode_figures, worst_gap
+from rlcore.results.summary import accuracies, episode_figures, lost_time, worst_gap
 from schemas.artifacts import ArtifactRef
 from schemas.stages import Stage
 from tasks.runtime.pipeline import PipelineRun
@@ -59,8 +59,11 @@ def write_summary(
 def _trained(facts: Facts) -> dict[str, Any]:
     """Return the summary's figures of RL; null where the run ended before it."""
     trained, metrics = facts.recorded, facts.metrics.get(RL)
+    costs = [row.seconds for row in facts.restarts if row.stage == Stage.RL]
+    known = [seconds for seconds in costs if seconds is not None]
     return {
         "iteration_seconds": facts.seconds,
+        "lost_time": None if metrics is None else lost_time(metrics, known),
         "max_logprob_gap": None if metrics is None else worst_gap(metrics),
         "iterations": trained and trained.count,
         "best_iteration": trained and trained.best,

@@ -41,6 +41,7 @@ BENCHMARKS = {
     "scoring": "tests.bench.scoring:measures",
     "sql": "tests.bench.sql:measures",
     "supervised": "tests.bench.supervised:measures",
+    "weights": "tests.bench.weights:measures",
 }
 GROUPS = {
     "speed": (

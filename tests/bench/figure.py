@@ -1,7 +1,7 @@
-"""The pictures of benchmarks: how many times as fast as a peer on the same work, a bar each; and
-how seconds grow with what is asked for."""
+"""The pictures of benchmarks: how many times as fast as a peer on the same work, a bar each; how
+seconds grow with what is asked for; and one figure against another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,28 @@ def draw_growth(panels: Sequence[Growth], path: Path) -> None:
         axes.set_ylim(bottom=0)
         axes.set_title(panel.title, fontsize=9, color=INK, loc="left", fontweight="bold")
         axes.set_xlabel(panel.line, fontsize=7, color=INK)
+    _save(figure, path)
+
+
+def draw_against(
+    lines: Mapping[str, Sequence[tuple[float, float]]], path: Path, *, x_label: str, y_label: str
+) -> None:
+    """Write the points of each line, by name, as one PNG; both scales are logarithmic."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((WIDTH_INCHES / 2, PANEL_INCHES[1]), layout="constrained")
+    axes = figure.subplots()
+    _style(axes)
+    for colour, (name, points) in enumerate(lines.items()):
+        axes.plot(*zip(*points, strict=True), "o-", color=COLOURS[colour], label=name, markersize=4)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    places = sorted({x for points in lines.values() for x, _ in points})
+    axes.set_xticks(places, [f"{place:g}" for place in places], minor=False)
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel(x_label, fontsize=8, color=INK)
+    axes.set_ylabel(y_label, fontsize=8, color=INK)
+    axes.legend(fontsize=7, labelcolor=INK, frameon=False)
     _save(figure, path)
 
 

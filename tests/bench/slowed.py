@@ -1,12 +1,9 @@
 """A vLLM engine whose every step takes a multiple of its time; a module of its own, as the engine's
 process imports it."""
 
-from collections.abc import Callable
-from time import perf_counter, sleep
-from typing import Any
-
 from rlcore.engines.types import EngineSpec
 from rlcore.engines.vllm_engine import VllmEngine
+from tests.bench.slowed_one import slowed
 
 
 class SlowedEngine(VllmEngine):
@@ -16,13 +13,3 @@ class SlowedEngine(VllmEngine):
         super().__init__(spec)
         engine = self._llm.llm_engine
         engine.step = slowed(engine.step, times)
-
-
-def slowed(step: Callable[[], Any], times: float) -> Callable[[], Any]:
-    def longer() -> Any:
-        begun = perf_counter()
-        outputs = step()
-        sleep((times - 1) * (perf_counter() - begun))
-        return outputs
-
-    return longer

@@ -29,9 +29,8 @@ def saved(target: Path, *, seed: int = 0) -> Path:
         num_key_value_heads=1,
         max_position_embeddings=256,
         vocab_size=len(reader),
-        pad_token_id=reader.pad_token_id,
     )
-    config.num_labels = 1
+    config.pad_token_id, config.num_labels = reader.pad_token_id, 1
     torch.manual_seed(seed)
     model = LlamaForSequenceClassification(config)
     for parameter in model.parameters():

@@ -44,3 +44,20 @@ def test_table_shows_what_the_checks_found() -> None:
     ):
         assert shown in text
     assert "Diagnostics: nothing to report" in text
+
+
+def test_table_tells_what_was_lost_where_anything_was() -> None:
+    lost = {
+        "engines_replaced": 2.0,
+        "engines_replaced_s": 12.4,
+        "restarts": 1.0,
+        "restarts_s": 40.2,
+        "productive_share": 0.971,
+    }
+    output = io.StringIO()
+    console = Console(file=output, width=120, soft_wrap=True)
+    print_summary({**SUMMARY, "lost_time": lost}, console=console)
+    said = "97.1% (engines replaced: 2, 12 s; restarts: 1, 40 s)"
+    assert said in output.getvalue()
+    print_summary({**SUMMARY, "lost_time": None}, console=console)
+    assert output.getvalue().count("Productive share") == 1

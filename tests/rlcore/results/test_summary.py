@@ -6,6 +6,7 @@ import pytest
 from rlcore.results.metrics import metrics_frame
 from rlcore.results.summary import (
     accuracies,
+    lost_time,
     phase_seconds,
     proxy_and_truth,
     token_rates,
@@ -103,3 +104,24 @@ def test_without_verdicts_there_is_no_gap() -> None:
 def test_the_worst_gap_of_any_iteration_is_told() -> None:
     assert worst_gap(metrics(training__rollout_logprobs_gap_max=[0.1, 0.5, 0.2])) == 0.5
     assert worst_gap(metrics(loss=[1.0])) is None
+
+
+def test_the_productive_share_counts_engines_and_restarts() -> None:
+    """Of 40 s of iterations 4 were lost; two restarts cost 10 s more, which are in none."""
+    rl = metrics(
+        timing_s__step=[99.0, 10.0, 10.0, 20.0],
+        timing_s__engines_replaced=[0.0, 0.0, 4.0],
+        rollout__engines_replaced=[0.0, 0.0, 2.0],
+    )
+    assert lost_time(rl, [3.0, 7.0]) == {
+        "engines_replaced": 2.0,
+        "engines_replaced_s": 4.0,
+        "restarts": 2.0,
+        "restarts_s": 10.0,
+        "productive_share": pytest.approx(36 / 50),
+    }
+
+
+def test_a_run_that_lost_nothing_has_no_lost_time() -> None:
+    assert lost_time(metrics(timing_s__step=[0.0, 10.0]), []) is None
+    assert lost_time(metrics(loss=[1.0]), []) is None
