@@ -105,6 +105,8 @@ rl.algorithm.aggregation: loss_type loss_agg_mode loss_aggregation loss_reductio
 rl.algorithm.policy_loss: loss_mode policy_loss_type loss loss_fn
 rl.algorithm.ratio_level: importance_sampling_level ratio_type is_level
     sequence_level_importance_ratios ratio importance_ratio
+rl.rollout.max_staleness: async_train max_async_level off_policy_steps max_off_policy_steps
+    max_head_offpolicyness staleness_threshold
 rl.algorithm.importance_correction.level: vllm_importance_sampling_correction rollout_is use_tis
     enable_vllm_is_correction use_importance_sampling_correction tis tis_ratio_type
     truncated_importance_sampling importance_sampling rollout_importance_sampling_mode
@@ -297,15 +299,13 @@ the optimizer is AdamW; set its numbers below rl.update.optimizer: optim optimiz
     optim.optimizer
 the reference is the policy that RL starts from, and rl.algorithm.kl says whether it is used:
     ref_model reference_model ref_model_path ref_pretrain reference_free
-the stage reward_model trains the reward model; see the section reward_model:
+give it a name in the section reward_models, with its path; the stage reward_model trains one:
     reward_model.model.path reward_model.path reward_model.name reward_model.model rm_path
 the value loss has its own optimizer: set rl.critic.optimizer.lr: vf_coef value_loss_coef
     critic_loss_coef value_loss_weight
 there is no sequence, context or pipeline parallelism, only ranks of whole sequences; leave it out:
     ring_attn_size ulysses_sequence_parallel_size sp_size context_parallel_size
     pipeline_parallel_size cp_size pp_size pp cp ep
-sampling and training alternate, on the newest weights; leave it out: async_train max_async_level
-    off_policy_steps max_staleness
 weights are not divided by their mean, which would hide their bias; leave it out:
     rollout_is_batch_normalize tis_batch_normalize
 responses are not masked by the policy under way; set rl.algorithm.importance_correction.reject,

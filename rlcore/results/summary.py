@@ -60,8 +60,10 @@ def token_rates(sft: pl.DataFrame | None, rl: pl.DataFrame) -> dict[str, float]:
         if len(total):
             rates["sft"] = float(total[-1])
     steps = rl.pivot(on="name", index="step", values="value").filter(pl.col("step") > 0)
+    ahead = "_ahead" if "timing_s/gen_ahead" in steps.columns else ""
     wanted = {
-        "rollout": ("perf/response_tokens", "timing_s/gen"),
+        # What was sampled ahead took its own time, and not that for which the loop waited.
+        "rollout": ("perf/response_tokens", f"timing_s/gen{ahead}"),
         "update": ("perf/trained_tokens", "timing_s/update_actor"),
         "iteration": ("perf/total_num_tokens", "timing_s/step"),
     }

@@ -29,8 +29,9 @@ def saved(target: Path, *, seed: int = 0) -> Path:
         num_key_value_heads=1,
         max_position_embeddings=256,
         vocab_size=len(reader),
+        pad_token_id=1,  # its EOS
     )
-    config.pad_token_id, config.num_labels = reader.pad_token_id, 1
+    config.num_labels = 1
     torch.manual_seed(seed)
     model = LlamaForSequenceClassification(config)
     for parameter in model.parameters():

@@ -32,7 +32,7 @@ evaluate.temperature: val_kwargs.temperature
 evaluate.samples: eval_samples val_kwargs.n
 prompts and answers are text: images and video are not supported; leave it out: images_key
 scores are not clipped; leave it out: reward_clip_range
-sampling and training alternate, on the newest weights; leave it out: async_level async_training
+rl.rollout.max_staleness: async_level async_training
 there is no sequence, context or pipeline parallelism, only ranks of whole sequences; leave it out:
     expert_parallel_size pipeline_model_parallel_size sequence_parallel_size
 the value loss has its own optimizer: set rl.critic.optimizer.lr: value_coef vf_coeff
