@@ -44,9 +44,10 @@ def judge_calls(recipe: Recipe, data: DataSize) -> dict[str, int | None]:
     if isinstance(ranked, SampledPreferences):
         prompts = ranked.prompts + ranked.validation_prompts
         calls["reward_model"] = prompts * ranked.max_responses
-    calls["rl"] = rl.iterations * sampled_sequences(recipe) * rounds if rounds > 0 else None
-    validated = min(rl.validation.prompts, data.validation or rl.validation.prompts)
-    calls["validation"] = (rl.iterations // rl.validation.every + 1) * validated
+    if rl.enabled:
+        calls["rl"] = rl.iterations * sampled_sequences(recipe) * rounds if rounds > 0 else None
+        validated = min(rl.validation.prompts, data.validation or rl.validation.prompts)
+        calls["validation"] = (rl.iterations // rl.validation.every + 1) * validated
     calls["evaluate"] = None
     if data.test is not None:
         _, completions = evaluation_tokens(recipe, data)

@@ -15,7 +15,7 @@ from rlcore.plan.batches import (
 )
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.machine import Fit
-from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.names import BASE_MODEL, PREFERENCE, REWARD_MODEL
 from schemas.recipe import Recipe
 
 
@@ -108,13 +108,16 @@ def _estimate(stage: str, fit: Fit, shape: ModelShape, rates: Rates) -> StageEst
     if stage == "sft":
         longest = _supervised_s(recipe, shape, fit.batches.sft, rates)
         note = "time unknown until demonstrations are counted; set sft.max_steps to bound it"
+    elif stage == PREFERENCE:
+        longest = _supervised_s(recipe, shape, fit.batches.preference, rates)
+        note = "time unknown until preferences are counted; set preference.max_steps to bound it"
     elif stage == REWARD_MODEL:  # sampling of the preferences, their training
         longest = _supervised_s(recipe, shape, fit.batches.reward_model, rates)
         note = "time unknown until preferences are counted"
         if longest is not None:
             engines = recipe.hardware.rollout.engines
             longest += rates.sampler_s(shape.parameters, preference_tokens(recipe), engines)
-    elif stage == "rl":
+    elif stage == "rl" and fit.batches.rl is not None:
         longest = _rl_s(recipe, shape, data, fit.batches.rl, rates)
     elif stage != "evaluate":
         raise AssertionError(f"stage {stage} has no estimate")

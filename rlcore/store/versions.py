@@ -87,6 +87,7 @@ VERSIONS: Mapping[str, Versioned] = {
     ),
     "prepare_data": Versioned(SPLIT, ("tasks.prepare_data",), NOT_DATA),
     "sft": Versioned(EPOCHS, ("tasks.sft", *LEARNER), NOT_SFT),
+    "preference": Versioned(FIRST, ("tasks.preference", *LEARNER), ("rlcore.engines",)),
     "reward_model": Versioned((*EPOCHS, ENDS[-1]), ("tasks.reward_model", *SAMPLED)),
     "rl": Versioned(ENDS, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),
     "evaluate": Versioned(ENDS, ("tasks.evaluate", *SAMPLED, *ENVIRONMENTS)),

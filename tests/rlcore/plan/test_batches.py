@@ -12,6 +12,7 @@ from tests.rlcore.plan.small import ROOMY, recipe
 def test_batch_arithmetic_of_one_rl_iteration() -> None:
     two_ranks = {"hardware__learner__ranks": 2, "hardware__device": "cpu"}
     batch = check_machine(recipe(**two_ranks), ROOMY).batches.rl
+    assert batch is not None
     assert batch.sequences_per_round == 512
     assert (batch.steps_per_round, batch.total_steps) == (2, 200)
     assert (batch.sequences_per_step, batch.sequences_per_rank) == (256, 128)
