@@ -1,7 +1,7 @@
 """Recipe section ``preference``: the policy trained on preferences, before RL or instead of it."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,9 +10,6 @@ from schemas.optimizer import Optimizer, Schedule, rest_of
 from schemas.presets import PREFERENCE_PRESETS, overlay
 from schemas.reward_model import FilePreferences, Gsm8kSolutions
 from schemas.section import Section, rule
-
-if TYPE_CHECKING:
-    from schemas.recipe import Recipe
 
 _OPTIMIZER = Optimizer(
     lr=1e-6, weight_decay=0.0, schedule=Schedule(kind="linear", warmup_ratio=0.1)
@@ -93,7 +90,7 @@ class PreferenceSection(Section):
             )
 
 
-def export_rules(recipe: "Recipe") -> Iterator[str]:
+def export_rules(recipe: Any) -> Iterator[str]:
     """Yield a sentence where no stage makes what is exported, or it is not evaluated."""
     shown = f"evaluate.checkpoints = {list(recipe.evaluate.checkpoints)}"
     if not recipe.rl.enabled and recipe.preference is None:

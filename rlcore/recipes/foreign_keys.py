@@ -353,6 +353,7 @@ SECTIONS: dict[str, str] = {
     **dict.fromkeys(("dataset", "datasets"), "data"),
     **dict.fromkeys(("trainer", "grpo", "ppo", "dapo", "rlhf", "grpo_config", "rloo"), "rl"),
     **dict.fromkeys(("rm", "reward_modeling"), "reward_model"),
+    **dict.fromkeys(("dpo", "kto", "dpo_config", "kto_config", "preferences"), "preference"),
     **dict.fromkeys(("rewards", "reward_fn"), "reward"),
     **dict.fromkeys(("resources", "system", "cluster", "distributed", "deepspeed"), "hardware"),
     **dict.fromkeys(("logging", "wandb", "tracker", "logger"), "tracking"),
