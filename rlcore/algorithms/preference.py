@@ -121,10 +121,6 @@ def responses_of(outputs: TokenOutputs, batch: TokenBatch, name: str) -> Respons
     )
 
 
-def _farthest(found: Responses) -> torch.Tensor:
-    return (found.scores.detach() / found.lengths).abs().max()
-
-
 @dataclass(frozen=True)
 class DpoObjective(Objective):
     """A loss over the pairs of responses to one prompt, the mean over all pairs of the step.
@@ -148,7 +144,7 @@ class DpoObjective(Objective):
 
     def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
         """Return the loss, and TRL's metrics: ``rewards/*`` are beta x the scores that the loss
-        uses, and equal rewards count as wrong."""
+        uses, and equal rewards count as wrong. ``<name>/moved``: mean |h| per token, nats."""
         found, loss = responses_of(outputs, batch, "ranks"), PAIR_LOSSES[self.loss]
         better, worse = is_preferred(found.field, found.groups).nonzero(as_tuple=True)
         scores = found.scores / found.lengths if loss.per_token else found.scores
@@ -158,6 +154,7 @@ class DpoObjective(Objective):
             losses = losses + self.rpo_alpha * nll
         total = losses.sum() / self.num_pairs
         rewards, moved = self.beta * scores.detach(), found.scores.detach()
+        distance = (moved / found.lengths).abs()
         means = {
             f"{self.name}/loss": losses,
             "rewards/chosen": rewards[better],
@@ -168,14 +165,14 @@ class DpoObjective(Objective):
             "logps/rejected": found.logps[worse],
             "length/chosen": found.lengths[better],
             "length/rejected": found.lengths[worse],
+            f"{self.name}/moved": (distance[better] + distance[worse]) / 2,
             # Both less likely than at the start, though their distance grows.
             f"{self.name}/both_fell": ((moved[better] < 0) & (moved[worse] < 0)).double(),
             **({"nll_loss": nll} if self.rpo_alpha else {}),
         }
         sums = {name: values.detach().sum() / self.num_pairs for name, values in means.items()}
         sums["entropy"] = outputs.entropy.detach().double().sum() * batch.mean_weight
-        moves = {f"{self.name}/score_max": _farthest(found)}
-        return total.to(outputs.logprobs.dtype), Metrics(sums, moves)
+        return total.to(outputs.logprobs.dtype), Metrics(sums)
 
 
 @dataclass(frozen=True)
@@ -210,7 +207,9 @@ class KtoObjective(Objective):
             "kl": losses.new_tensor(self.kl * len(losses) / total),
             "entropy": outputs.entropy.detach().double().sum() * batch.mean_weight,
         }
-        rewards = self.beta * found.scores.detach()
+        moved = found.scores.detach()
+        sums[f"{self.name}/moved"] = (moved / found.lengths).abs().sum() / total
+        rewards = self.beta * moved
         values = {"rewards": rewards, "logps": found.logps.detach(), "length": found.lengths}
         sides = {"chosen": (desirable, 1.0), "rejected": (~desirable, -1.0)}
         for (side, (mine, sign)), count in zip(sides.items(), self.counts, strict=True):
@@ -220,5 +219,4 @@ class KtoObjective(Objective):
             if all(self.counts):
                 margin = sums.get("rewards/margins", 0.0)
                 sums["rewards/margins"] = margin + sign * sums[f"rewards/{side}"]
-        moves = {f"{self.name}/score_max": _farthest(found)}
-        return loss.to(outputs.logprobs.dtype), Metrics(sums, moves)
+        return loss.to(outputs.logprobs.dtype), Metrics(sums)

@@ -36,8 +36,8 @@ from schemas.preference import PreferenceSection
 REFERENCE = "reference_logprobs"  # the table
 EVALUATED = "eval_"  # TRL's prefix of figures on held-out rows
 VALIDATION_PROMPTS = 256  # compared at a time: a comparison is of all responses with all
-# Nats per token by which the policy may differ from its reference before the first step: another
-# packing rounds otherwise, a wrong reference, template or shift differs by whole nats.
+# Mean nats per token by which the policy may differ from its reference before the first step:
+# another packing rounds otherwise, a wrong reference, template or shift differs by whole nats.
 START_GAP = {"float32": 1e-4, "bfloat16": 0.1}
 
 
@@ -316,7 +316,7 @@ def _sums(logprobs: Sequence[np.ndarray], sequences: Sequences) -> np.ndarray:
 
 def check_start(metrics: dict[str, float], dtype: str) -> None:
     """Raise ``UserError`` where the first step shows a policy that is not its reference."""
-    gap = metrics[f"{NAME}/score_max"]
+    gap = metrics[f"{NAME}/moved"]
     if gap > START_GAP[dtype]:
         raise UserError(
             f"preference: before its first step the policy gives a response {gap:.3g} nats per"

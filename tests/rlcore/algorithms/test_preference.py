@@ -145,7 +145,7 @@ def test_dpo_reports_what_trl_names() -> None:
     }
     found = {name: float(metrics.sums[name]) for name in wanted}
     assert found == pytest.approx(wanted, rel=1e-12)
-    assert float(metrics.maxes["preference/score_max"]) == pytest.approx(abs(h / LENGTHS).max())
+    assert float(metrics.sums["preference/moved"]) == pytest.approx(abs(h / LENGTHS).mean())
 
 
 def test_at_the_start_dpo_costs_ln_2_and_no_pair_is_right() -> None:
@@ -155,7 +155,7 @@ def test_at_the_start_dpo_costs_ln_2_and_no_pair_is_right() -> None:
     assert loss == pytest.approx(np.log(2), rel=1e-12)
     np.testing.assert_allclose(gradient, np.where(RANKS[ROWS] == 1, -1, 1) * 0.1 / 2 / 3)
     assert float(metrics.sums["rewards/accuracies"]) == 0.0
-    assert float(metrics.maxes["preference/score_max"]) == 0.0
+    assert float(metrics.sums["preference/moved"]) == 0.0
 
 
 def objectives() -> list[Any]:

@@ -343,9 +343,9 @@ def test_kto_says_where_its_classes_do_not_balance(learner_of) -> None:
 
 
 def test_a_reference_of_another_model_is_found_at_the_first_step(learner_of) -> None:
-    check_start({"preference/score_max": 5e-5}, "float32")
+    check_start({"preference/moved": 5e-5}, "float32")
     with pytest.raises(UserError, match=r"0\.3 nats per token"):
-        check_start({"preference/score_max": 0.3}, "bfloat16")
+        check_start({"preference/moved": 0.3}, "bfloat16")
     table, learner, section = make_pairs(4), learner_of(), section_of()
     reference = reference_table(learner, table, section)
     wrong = reference.with_columns(pl.col("logprobs").list.eval(pl.element() - 1))
