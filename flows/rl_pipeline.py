@@ -1,5 +1,5 @@
-"""The pipeline: base model -> data -> SFT -> reward model -> RL -> evaluation -> export, each stage
-cached by content; SFT and the reward model where the recipe has them."""
+"""The pipeline: base model -> data -> SFT -> preference -> reward model -> RL -> evaluation ->
+export, each stage cached by content; those that train where the recipe has them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +16,7 @@ from schemas.stages import Stage, stage_parents
 from tasks.base_model import base_model
 from tasks.evaluate import evaluate
 from tasks.export import export
+from tasks.preference import preference
 from tasks.prepare_data import check_rewards, prepare_data
 from tasks.retraining.gate import check_gate
 from tasks.reward_model import reward_model
@@ -29,7 +30,10 @@ from tasks.sft import sft
 
 STAGES = {
     Stage(stage.stage): stage
-    for stage in (base_model, prepare_data, sft, reward_model, rl, evaluate, export)
+    for stage in (
+        *(base_model, prepare_data, sft, preference, reward_model, rl),
+        *(evaluate, export),
+    )
 }
 
 

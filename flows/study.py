@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import chdir, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from flows.outcomes import (
     COLUMNS,
@@ -190,6 +190,11 @@ def _check(recipe: "Recipe", *, sampled: bool) -> None:
             f"recipe '{recipe.name}' evaluates with evaluate.samples = 1, greedy answers only, and"
             " --sampled needs samples; give it more, or leave --sampled out"
         )
+    if not recipe.rl.enabled:
+        raise UserError(
+            f"recipe '{recipe.name}' has rl.enabled = false, and a study is of what RL adds; set it"
+            " to true, or name another recipe"
+        )
     before = _before(recipe)
     if before not in recipe.evaluate.checkpoints:
         raise UserError(
@@ -198,8 +203,8 @@ def _check(recipe: "Recipe", *, sampled: bool) -> None:
         )
 
 
-def _before(recipe: "Recipe") -> Literal["base", "sft"]:
-    return "sft" if recipe.sft.enabled else "base"
+def _before(recipe: "Recipe") -> str:
+    return ("base", *recipe.policies)[-2]
 
 
 def _run(

@@ -78,8 +78,8 @@ class Adapter(Section):
     rslora: bool = Field(
         default=False, description="scale = alpha / sqrt(rank) instead (arXiv 2312.03732)"
     )
-    stages: tuple[Literal["sft", "reward_model", "rl"], ...] = Field(
-        default=("sft", "reward_model", "rl"),
+    stages: tuple[Literal["sft", "preference", "reward_model", "rl"], ...] = Field(
+        default=("sft", "preference", "reward_model", "rl"),
         min_length=1,
         description="those that train an adapter, each on what the one before it made; others train"
         " all weights. The learning rate of an adapter is about ten times that of all weights",

@@ -7,6 +7,7 @@ from typing import Any
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
 ENVIRONMENT = "environment"  # the environment's own rewards among ``reward.functions``
 JUDGE = "judge"  # the judges among ``reward.functions``
+PREFERENCE = "preference"  # the stage, its section, and the label of its policy in evaluations
 BASE_MODEL = "base_model"  # the stage, its artifact and the role of it as a parent
 RECORDS = "records"  # metadata of a result: the key of its checkpoints, where it is not its own
 

@@ -1,4 +1,5 @@
-"""Algorithms by name: what each preset sets in the section ``rl``, and the source of the numbers.
+"""Algorithms by name: what each preset sets in the sections ``rl`` and ``preference``, and the
+source of the numbers.
 
 A recipe may override every one of them. Learning rates are those of 0.5-32 B models; warm-up
 counts optimizer steps.
@@ -162,6 +163,14 @@ PRESETS: dict[str, dict[str, Any]] = {
         "update": {"mini_batches": 16, "optimizer": {"lr": 1e-6}},
         "critic": {"warmup_iterations": 50, "clip": 0.5, "optimizer": {"lr": 2e-6}},
     },
+}
+
+# Of ``preference.algorithm``.
+PREFERENCE_PRESETS: dict[str, dict[str, Any]] = {
+    # DPO arXiv 2305.18290 App. B: beta .1, batch 64, lr 1e-6, linear warm-up; decay: TRL's.
+    "dpo": {"beta": 0.1, "batch_size": 64, "optimizer": {"lr": 1e-6}},
+    # KTO arXiv 2402.01306: beta .1, batch 32; lr: TRL's, which advises 5e-7 to 5e-6.
+    "kto": {"beta": 0.1, "batch_size": 32, "optimizer": {"lr": 1e-6}},
 }
 
 # A key -> the one beside it that would take precedence, though it was set earlier.

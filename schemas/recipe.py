@@ -5,6 +5,7 @@ hardware, store, tracking and retrain are in no slice.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -20,8 +21,16 @@ from schemas.hardware import HardwareSection
 from schemas.judges import Judges, may_verify, misused
 from schemas.licenses import LicenseName
 from schemas.model import ModelSection
-from schemas.names import BASE_MODEL, ENVIRONMENT, REWARD_MODEL, brought_model, is_model
+from schemas.names import (
+    BASE_MODEL,
+    ENVIRONMENT,
+    PREFERENCE,
+    REWARD_MODEL,
+    brought_model,
+    is_model,
+)
 from schemas.optimizer import Optimizer, Schedule
+from schemas.preference import PreferenceSection, export_rules
 from schemas.retrain import RetrainSection, retrain_rules
 from schemas.reward_model import BroughtRewardModels, RewardModelSection, SampledPreferences
 from schemas.rl import GapBound, RewardSection, RLSection, rest_of
@@ -47,7 +56,7 @@ class SFTSection(Section):
 class EvaluateSection(Section):
     """Greedy and sampled evaluation on the test split."""
 
-    checkpoints: tuple[Literal["base", "sft", "rl"], ...] = Field(
+    checkpoints: tuple[Literal["base", "sft", "preference", "rl"], ...] = Field(
         default=("base", "sft", "rl"), min_length=1, description="weights that are compared"
     )
     max_prompts: int | None = Field(default=None, ge=1, description="of each source and subset")
@@ -118,6 +127,7 @@ STAGE_SLICES: dict[str, dict[str, bool | set[str]]] = {
     BASE_MODEL: {"model": {"chat_template", "stop_tokens", "trust_remote_code"}},
     "prepare_data": {"seed": True, "data": True, "sft": {"enabled", "max_tokens"}},
     "sft": {"seed": True, "model": _TRAINED, "sft": True},
+    PREFERENCE: {"seed": True, "model": _TRAINED, "preference": True},
     "reward_model": {"seed": True, "model": _TRAINED, "reward_model": True},
     "rl": {"seed": True, "model": _TRAINED, "reward": True, "rl": True},
     "evaluate": {"seed": True, "model": _LOADED, "reward": True, "evaluate": True},
@@ -135,6 +145,7 @@ _FROM_SCRATCH: dict[str, bool | set[str]] = {
 # Guards, bookkeeping and display: they may end a run or show it differently, not change its result.
 NOT_IN_KEYS: dict[str, set[str]] = {
     "sft": {"checkpoint_every"},
+    "preference": {"checkpoint_every"},
     "reward_model": {"checkpoint_every"},
     "reward": {"max_error_fraction", "max_timeout_fraction", "sandbox"},
     "rl": {"checkpoint", "max_logprob_gap", "max_mult_prob_error", "max_canary_gap"},
@@ -147,6 +158,7 @@ NOT_IN_KEYS: dict[str, set[str]] = {
 IN_KEYS_IF_SET = (
     ("model", "adapter"),
     ("model", "stop_tokens"),
+    ("rl", "enabled"),
     ("rl", "rollout", "stop"),
     ("rl", "rollout", "max_staleness"),
     ("rl", "algorithm", "importance_correction", "mode"),
@@ -156,7 +168,8 @@ IN_KEYS_IF_SET = (
     ("reward_model", "preferences", "stop"),
 )
 
-_READ_FILES = (("rl", "ptx"), ("reward_model", "preferences"))  # sections with a path, as sources
+# Sections with a path, as sources.
+_READ_FILES = (("rl", "ptx"), ("preference", "data"), ("reward_model", "preferences"))
 
 
 class Recipe(Section):
@@ -169,6 +182,9 @@ class Recipe(Section):
     model: ModelSection
     data: DataSection
     sft: SFTSection = SFTSection()
+    preference: PreferenceSection | None = Field(
+        default=None, description="null = no DPO or KTO before RL"
+    )
     reward_model: RewardModelSection | None = Field(
         default=None, description="null = no reward model is trained"
     )
@@ -236,7 +252,8 @@ class Recipe(Section):
         The learner itself holds it for the exact KL, and has it below the adapter that it trains.
         """
         kl = self.rl.algorithm.kl
-        return kl.uses_reference and kl.estimator != "full" and self.model.adapter_of("rl") is None
+        apart = kl.estimator != "full" and self.model.adapter_of("rl") is None
+        return self.rl.enabled and kl.uses_reference and apart
 
     @property
     def sampler_gap_bound(self) -> GapBound:
@@ -273,19 +290,22 @@ class Recipe(Section):
         yield from _environment_rules(self)
         yield from _context_rules(self)
         yield from retrain_rules(self)
+        yield from export_rules(self)
 
-    @rule
-    def _what_is_exported_is_evaluated(self) -> Iterator[str]:
-        if "rl" not in self.evaluate.checkpoints:
-            yield (
-                f"evaluate.checkpoints = {list(self.evaluate.checkpoints)} lacks rl, which is"
-                " exported and whose figures the model card states; add rl"
-            )
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The stages that train the policy, in order; the last one's is exported."""
+        stages = {
+            "sft": self.sft.enabled,
+            PREFERENCE: self.preference is not None,
+            "rl": self.rl.enabled,
+        }
+        return tuple(stage for stage, runs in stages.items() if runs)
 
     @rule
     def _data_fills_a_batch(self) -> Iterator[str]:
         demonstrations = self.sft.batch_size if self.sft.enabled else 0
-        return self.data.shortfalls(self.rl.rollout.prompts, demonstrations)
+        return self.data.shortfalls(self.rl.rollout.prompts * self.rl.enabled, demonstrations)
 
     @rule
     def _reward_models_are_those_named(self) -> Iterator[str]:
@@ -363,12 +383,12 @@ class Recipe(Section):
                 "model.adapter and hardware.learner.zero_stage = 3: ZeRO-3 would gather the frozen"
                 " weights for every pass; set zero_stage to auto, 0, 1 or 2"
             )
-        chains = [("sft", "rl", self.sft.enabled)]
+        chains = list(combinations(self.policies, 2))
         if self.rl.critic is not None and self.rl.critic.init == REWARD_MODEL:
-            chains.append((REWARD_MODEL, "rl", True))
-        for first, second, follow in chains:
+            chains.append((REWARD_MODEL, "rl"))
+        for first, second in chains:
             both = adapter is not None and {first, second} <= set(adapter.stages)
-            if adapter is not None and adapter.base == "nf4" and both and follow:
+            if adapter is not None and adapter.base == "nf4" and both:
                 yield (
                     f"model.adapter.base = 'nf4' and stages {first} and {second}: what {first} made"
                     f" would be quantised once more, which changes it; leave {first} out of"
@@ -441,10 +461,9 @@ def _environment_rules(recipe: Recipe) -> Iterator[str]:
 
 def _context_rules(recipe: Recipe) -> Iterator[str]:
     """Yield a sentence where the longest episode does not fit into ``model.max_tokens``."""
-    limits = {
-        "rl.rollout.max_new_tokens": recipe.rl.rollout.max_new_tokens,
-        "evaluate.max_new_tokens": recipe.evaluate.max_new_tokens,
-    }
+    limits = {"evaluate.max_new_tokens": recipe.evaluate.max_new_tokens}
+    if recipe.rl.enabled:
+        limits = {"rl.rollout.max_new_tokens": recipe.rl.rollout.max_new_tokens, **limits}
     if recipe.reward_model and isinstance(recipe.reward_model.preferences, SampledPreferences):
         sampled = recipe.reward_model.preferences.max_new_tokens
         limits["reward_model.preferences.max_new_tokens"] = sampled

@@ -216,6 +216,11 @@ class GapBound:
 class RLSection(Section):
     """The RL stage: iterations of rollout, reward, advantage, update, sync."""
 
+    enabled: bool = Field(
+        default=True,
+        description="false = the run ends with the policy of the stage preference, and what this"
+        " section says of learning is not read",
+    )
     preset: str = Field(default="grpo", description=f"algorithm: {', '.join(PRESETS)}")
     iterations: int = Field(
         default=100, ge=1, description="critic warm-up, and those before a fork, included"

@@ -13,6 +13,7 @@ class Stage(StrEnum):
     BASE_MODEL = "base_model"
     PREPARE_DATA = "prepare_data"
     SFT = "sft"
+    PREFERENCE = "preference"
     REWARD_MODEL = "reward_model"
     RL = "rl"
     EVALUATE = "evaluate"
@@ -33,17 +34,27 @@ def stage_parents(recipe: Recipe) -> dict[Stage, Parents]:
     if recipe.sft.enabled:
         plan[Stage.SFT] = {"base_model": Stage.BASE_MODEL, "dataset": dataset}
         warm, trained = Stage.SFT, {"sft": Stage.SFT}
+    if recipe.preference is not None:
+        plan[Stage.PREFERENCE] = {"dataset": dataset, "policy": warm}
+        warm, trained = Stage.PREFERENCE, {**trained, "preference": Stage.PREFERENCE}
     if recipe.reward_model is not None:
         plan[Stage.REWARD_MODEL] = {"dataset": dataset, "policy": warm}
         scorer = {"reward_model": Stage.REWARD_MODEL}
     read = {"dataset": dataset, "base_model": Stage.BASE_MODEL}
-    plan[Stage.RL] = {"dataset": dataset, "policy": warm, **scorer}
-    plan[Stage.EVALUATE] = {**read, **trained, "rl": Stage.RL, **scorer}
-    plan[Stage.EXPORT] = {"dataset": dataset, "policy": Stage.RL, "evaluation": Stage.EVALUATE}
+    if recipe.rl.enabled:
+        plan[Stage.RL] = {"dataset": dataset, "policy": warm, **scorer}
+        warm, trained = Stage.RL, {**trained, "rl": Stage.RL}
+    plan[Stage.EVALUATE] = {**read, **trained, **scorer}
+    plan[Stage.EXPORT] = {"dataset": dataset, "policy": warm, "evaluation": Stage.EVALUATE}
     return plan
 
 
-OFF = {Stage.SFT: "sft.enabled = false", Stage.REWARD_MODEL: "reward_model = null"}
+OFF = {
+    Stage.SFT: "sft.enabled = false",
+    Stage.PREFERENCE: "preference = null",
+    Stage.REWARD_MODEL: "reward_model = null",
+    Stage.RL: "rl.enabled = false",
+}
 
 
 def check_stages(

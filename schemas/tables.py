@@ -222,10 +222,8 @@ OWN_LOGPROBS = table(
 
 # wandb is a view of it.
 METRICS = table(
-    stage=string("sft, reward_model or rl"),
-    step=int64(
-        "optimizer step (sft, reward_model) or iteration (rl), from 1; 0 = before any", ge=0
-    ),
+    stage=string("sft, preference, reward_model or rl"),
+    step=int64("optimizer step, in rl iteration, from 1; 0 = before any", ge=0),
     name=string("metric, in verl's names where verl has it; timing_s/* are seconds"),
     value=float64(
         "the number, in the unit of its name; null where it is not finite", nullable=True
@@ -252,7 +250,7 @@ SPANS = table(
 )
 
 EVAL_RESULTS = table(
-    checkpoint=string("base, sft or rl; model: of `rl-pipeline evaluate`"),
+    checkpoint=string("base, sft, preference or rl; model: of `rl-pipeline evaluate`"),
     data_source=string("task, by verl's name; all = every prompt alike"),
     subset=string("test split of the source; all = all of them"),
     metric=string("e.g. greedy/acc, sampled/pass@4; list: rlcore/evaluation/summary.py"),
@@ -264,7 +262,7 @@ EVAL_RESULTS = table(
 )
 
 COMPLETIONS = table(
-    checkpoint=string("base, sft or rl; model: of `rl-pipeline evaluate`"),
+    checkpoint=string("base, sft, preference or rl; model: of `rl-pipeline evaluate`"),
     uid=string("the prompt: prompts.uid"),
     data_source=string("task, by verl's name"),
     subset=string("test split of the source"),
@@ -309,6 +307,19 @@ PREFERENCES = table(
         isin=LEVELS,
     ),
     verdicts=string(_VERDICTS, nullable=True),
+)
+
+REFERENCE_LOGPROBS = table(
+    once("a_response_stands_once", "uid", "sample"),
+    rows("logprobs_are_finite", finite("logprobs") & finite("other_logprobs")),
+    uid=string("the prompt: preferences.uid"),
+    sample=int32("the response: preferences.sample", ge=0),
+    logprobs=float32s(
+        "per token of the response, nats: log-prob under the policy that the stage begins with"
+    ),
+    other_logprobs=float32s(
+        "the same of the response to another prompt that kto reads with this one's; else empty"
+    ),
 )
 
 PREFERENCE_SCORES = table(
@@ -377,6 +388,7 @@ TABLES: dict[str, pa.DataFrameSchema] = {
     "evolve_verdicts": EVOLVE_VERDICTS,
     "evolve_scores": EVOLVE_SCORES,
     "preferences": PREFERENCES,
+    "reference_logprobs": REFERENCE_LOGPROBS,
     "preference_scores": PREFERENCE_SCORES,
     "pair_accuracy": PAIR_ACCURACY,
     "calibration": CALIBRATION,

@@ -1,4 +1,5 @@
-"""Stage 6: base, SFT and RL policy on the held-out test split, greedy and sampled."""
+"""Stage 7: base model and the policies made of it on the held-out test split, greedy and
+sampled."""
 
 from time import perf_counter
 
@@ -28,7 +29,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
     prompts = store.table(run.parents["dataset"], "prompts")
     checkpoints = {
         name: model_directory(store.directory(run.parents[parent]))
-        for name, parent in (("base", BASE_MODEL), ("sft", "sft"), ("rl", "rl"))
+        for name, parent in (("base", BASE_MODEL), *((stage, stage) for stage in recipe.policies))
         if name in recipe.evaluate.checkpoints and parent in run.parents
     }
     first = next(iter(checkpoints.values()))

@@ -1,4 +1,4 @@
-"""Stage 7: a Hugging Face directory, reloaded and compared before it is published."""
+"""Stage 8: a Hugging Face directory, reloaded and compared before it is published."""
 
 from prefect.logging import get_run_logger
 
@@ -12,7 +12,7 @@ from tasks.runtime.caching import StageRun, cached_stage
 
 @cached_stage(Stage.EXPORT)
 def export(run: StageRun) -> ArtifactRef:
-    """Write the RL policy with its model card; nothing is published unless it reloads equal."""
+    """Write the last policy with its model card; nothing is published unless it reloads equal."""
     policy = run.store.directory(run.parents["policy"])
     with run.store.scratch() as scratch:
         report = export_model(

@@ -1,4 +1,4 @@
-"""Stage 4: a reward model on ranked responses, for recipes that name one."""
+"""Stage 5: a reward model on ranked responses, for recipes that name one."""
 
 import json
 from dataclasses import replace
@@ -16,6 +16,7 @@ from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.preference_files import read_preferences
 from rlcore.supervised.preferences import (
     check_pairs,
+    contaminated,
     encode,
     fit,
     preference_sequences,
@@ -124,12 +125,8 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
     check_pairs(ranked.table)
     counts = ranked.counts
     get_run_logger().info(f"preferences {json.dumps(counts)}")
-    tested = ranked.table["uid"].is_in(prompts.filter(prompts["split"] == "test")["uid"].implode())
-    if tested.any():
-        get_run_logger().warning(
-            f"{ranked.table.filter(tested)['uid'].n_unique()} prompts of the preferences are test"
-            " prompts of the dataset: what this reward model leads to is not held out from them"
-        )
+    if said := contaminated(ranked.table, prompts, "what this reward model leads to"):
+        get_run_logger().warning(said)
     return run.store.put(
         PREFERENCES,
         run.key,

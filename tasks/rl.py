@@ -1,4 +1,4 @@
-"""Stage 5: RL from the policy of SFT. The loop is a subflow, whose tasks are the five phases."""
+"""Stage 6: RL from the policy so far. The loop is a subflow, whose tasks are the five phases."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

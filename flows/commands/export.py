@@ -58,9 +58,9 @@ def export(options: argparse.Namespace) -> int:
         print(f"differs, and nothing was exported: {difference}", file=sys.stderr)
         return DIFFERS
     judged = "evaluated by its run" if done.evaluated else "not evaluated"
+    whose = "the policy of" if done.iteration is None else f"iteration {done.iteration} of"
     print(
-        f"Export: {done.directory} (iteration {done.iteration} of {run.name}, weights"
-        f" {done.weights[:SHOWN]}, {judged})"
+        f"Export: {done.directory} ({whose} {run.name}, weights {done.weights[:SHOWN]}, {judged})"
     )
     return 0
 

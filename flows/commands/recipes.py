@@ -21,11 +21,13 @@ def _recipes(options: argparse.Namespace) -> int:
     rows = []
     for name in recipe_names(RECIPES):
         recipe = load_recipe(name, directory=RECIPES)
+        rl, preference = recipe.rl, recipe.preference
+        last = rl.preset if rl.enabled or preference is None else preference.algorithm
         rows.append(
             {
                 "recipe": name,
-                "preset": recipe.rl.preset,
-                "iterations": recipe.rl.iterations,
+                "preset": last,
+                "iterations": rl.iterations if rl.enabled else 0,
                 "description": " ".join(recipe.description.split()),
             }
         )

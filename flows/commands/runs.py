@@ -61,13 +61,15 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
         recipe = yaml.load((run / RECIPE).read_text(encoding="utf-8"), yaml.CSafeLoader)
         done = run / SUMMARY
         summary = json.loads(done.read_text(encoding="utf-8")) if done.is_file() else {}
+        accuracy = summary.get("accuracy", {})
+        exported = "rl" if recipe.get("rl", {}).get("enabled", True) else "preference"
         rows.append(
             {
                 "run": run.name,
                 "state": "completed" if summary else UNFINISHED,
                 "recipe": recipe["name"],
                 "iterations": summary.get("iterations"),
-                "accuracy": summary.get("accuracy", {}).get("rl"),
+                "accuracy": accuracy.get(exported),
                 "began": _time(run / RECIPE),
                 "ended": _time(done) if summary else None,
                 "export": summary.get("export"),

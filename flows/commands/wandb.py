@@ -32,8 +32,8 @@ def rebuild_run(options: argparse.Namespace) -> int:
     frames = [run.metrics(stage) for stage in STEP_METRICS if stage in run.stages]
     if not any(frame.height for frame in frames):
         raise UserError(
-            f"the run '{run.name}' has no metrics: it has come to {', '.join(run.stages)}; sft,"
-            " reward_model and rl record some"
+            f"the run '{run.name}' has no metrics: it has come to {', '.join(run.stages)};"
+            f" {', '.join(STEP_METRICS)} record some"
         )
     place, is_online = rebuild(
         run.recipe,

@@ -36,6 +36,8 @@ def remedy(recipe: Recipe, stage: str) -> str:
     match stage:
         case "sft":
             last = f"sft.max_tokens (now {recipe.sft.max_tokens})"
+        case "preference" if recipe.preference is not None:
+            last = f"preference.max_tokens (now {recipe.preference.max_tokens})"
         case "reward_model" if recipe.reward_model is not None:
             last = f"reward_model.max_tokens (now {recipe.reward_model.max_tokens})"
         case "rl":
@@ -58,8 +60,9 @@ def _without_effect(recipe: Recipe) -> list[str]:
     """Return the settings of the learner that save memory and change no result."""
     learner = recipe.hardware.learner
     longest = [
-        recipe.longest_sequence(recipe.rl.rollout.max_new_tokens),
+        recipe.longest_sequence(recipe.rl.rollout.max_new_tokens) if recipe.rl.enabled else 0,
         recipe.sft.max_tokens if recipe.sft.enabled else 0,
+        0 if recipe.preference is None else recipe.preference.max_tokens,
         0 if recipe.reward_model is None else recipe.reward_model.max_tokens,
     ]
     ways = []

@@ -31,7 +31,12 @@ from schemas.model import Adapter
 from schemas.names import BASE_MODEL, REWARD_MODEL, is_model, term_name
 from schemas.outcomes import FinishReason, Outcome
 from schemas.recipe import Recipe
-from schemas.reward_model import FilePreferences, Gsm8kSolutions, RewardModelSection
+from schemas.reward_model import (
+    FilePreferences,
+    Gsm8kSolutions,
+    RewardModelSection,
+    SampledPreferences,
+)
 
 _SNIPPET = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
@@ -118,7 +123,6 @@ def render_snippet(example: CardExample, *, trust_remote_code: bool = False) -> 
 
 
 ITERATION = "iterations"  # kind of the record of an iteration
-CHECKPOINT = "rl"  # label of the exported weights among the evaluation's checkpoints
 LIBRARIES = ("torch", "transformers", "vllm", "deepspeed")
 
 
@@ -144,9 +148,9 @@ def gather_card(
     number = f"-iteration{_iteration(policy)}" if policy.kind == ITERATION else ""
     return ModelCard(
         name=f"{recipe.name}-seed{recipe.seed}{number}",
-        checkpoint=CHECKPOINT,
+        checkpoint=recipe.policies[-1],
         results=None if evaluation is None else store.table(evaluation, "eval_results"),
-        ancestors=ancestors(behind, policy),
+        ancestors=ancestors(behind, policy, recipe),
         inputs=_inputs(behind),
         base_model=recipe.model.path,
         datasets=_hub_datasets(recipe),
@@ -180,7 +184,7 @@ def _snippet(
     example = choose_example(
         store.table(evaluation, "completions"),
         prompts,
-        checkpoint=CHECKPOINT,
+        checkpoint=recipe.policies[-1],
         max_new_tokens=recipe.evaluate.max_new_tokens,
         stop=recipe.evaluate.stop,
     )
@@ -193,16 +197,18 @@ def _iteration(policy: ArtifactRef) -> int:
     return int(policy.key.rpartition("/")[2])
 
 
-def ancestors(trace: Trace, policy: ArtifactRef) -> tuple[Ancestor, ...]:
+def ancestors(trace: Trace, policy: ArtifactRef, recipe: Recipe) -> tuple[Ancestor, ...]:
     """Return what ``trace`` holds, ``policy`` named as this model; the records of iterations are
     one row with their number."""
+    last = "RL" if recipe.rl.enabled else "preference training"
+    words = _WHAT | (_WHAT_WITH_PREFERENCE if recipe.preference is not None else {})
     rows = []
     for nodes, name in fold(trace.nodes):
         ref, count = nodes[0].ref, len(nodes)
         what = (
-            _THE_POLICY
+            f"the policy after {last}: this model"
             if count == 1 and (ref.kind, ref.key) == (policy.kind, policy.key)
-            else _WHAT.get(ref.kind, "")
+            else words.get(ref.kind, "")
         )
         if count > 1:
             total = sum(sum(node.ref.rows.values()) for node in nodes)
@@ -237,7 +243,6 @@ def _inputs(trace: Trace) -> tuple[dict[str, str], ...]:
     )
 
 
-_THE_POLICY = "the policy after RL: this model"
 _WHAT = {
     "evaluation": "completions on the test split and the figures of this card",
     "policy": "the policy after SFT, with which RL started",
@@ -253,6 +258,11 @@ _WHAT = {
     "code": "commit and library versions",
     "inputs": "what was read from outside the store",
     "checkpoint": "state that RL went on from",
+}
+# There may be two policies below this one then, and two uses of preferences.
+_WHAT_WITH_PREFERENCE = {
+    "policy": "a policy that a later stage started from",
+    "preferences": "responses with ranks or labels that were trained on",
 }
 
 
@@ -296,13 +306,15 @@ def _reward_model(
 
 
 def _preferences(section: RewardModelSection) -> str:
-    match section.preferences:
-        case FilePreferences(path=path):
-            return f"the rankings of the file {PurePosixPath(path).name}"
-        case Gsm8kSolutions():
-            return "GSM8K's example model solutions, ranked by their flag"
-        case _:
-            return "samples of the policy that RL started with, ranked by the reward functions"
+    if isinstance(section.preferences, SampledPreferences):
+        return "samples of the policy that RL started with, ranked by the reward functions"
+    return _file_of(section.preferences)
+
+
+def _file_of(source: FilePreferences | Gsm8kSolutions) -> str:
+    if isinstance(source, FilePreferences):
+        return f"the rankings of the file {PurePosixPath(source.path).name}"
+    return "GSM8K's example model solutions, ranked by their flag"
 
 
 def _source(source: Source) -> str:
@@ -348,6 +360,21 @@ def _data(store: ArtifactStore, dataset: ArtifactRef) -> dict[str, str]:
 
 
 def _training(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict[str, str]:
+    schedule = f"{recipe.sft.epochs} epoch(s)"
+    if recipe.sft.max_steps is not None:
+        schedule += f", at most {recipe.sft.max_steps:,} steps"
+    rl = _rl(recipe, store, policy) if recipe.rl.enabled else {}
+    return {
+        **({"algorithm": rl.pop("algorithm")} if rl else {}),
+        "SFT": schedule if recipe.sft.enabled else "none",
+        **_preference(recipe),
+        **rl,
+        **({"adapter": _adapter(recipe.model.adapter)} if recipe.model.adapter else {}),
+        "precision": recipe.model.dtype,
+    }
+
+
+def _rl(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict[str, str]:
     rl = recipe.rl
     if policy.kind == ITERATION:
         iterations = f"{_iteration(policy)} of {rl.iterations} that the recipe has"
@@ -355,20 +382,25 @@ def _training(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict
         done = store.manifest(policy).metadata
         best = f"iteration {done['best_iteration']}, the best by validation, is this model"
         iterations = f"{done['iteration']}; {best}"
-    schedule = f"{recipe.sft.epochs} epoch(s)"
-    if recipe.sft.max_steps is not None:
-        schedule += f", at most {recipe.sft.max_steps:,} steps"
     return {
         "algorithm": f"{rl.preset} (advantage {rl.algorithm.advantage},"
         f" loss {rl.algorithm.policy_loss})",
-        "SFT": schedule if recipe.sft.enabled else "none",
         "RL iterations": iterations,
         "prompts x samples": f"{rl.rollout.prompts} x {rl.rollout.samples}",
         **({"a response also ends with": _quoted(rl.rollout.stop)} if rl.rollout.stop else {}),
         "RL learning rate": f"{rl.update.optimizer.lr:g}",
-        **({"adapter": _adapter(recipe.model.adapter)} if recipe.model.adapter else {}),
-        "precision": recipe.model.dtype,
     }
+
+
+def _preference(recipe: Recipe) -> dict[str, str]:
+    """Return how preferences were trained on; {} where they were not."""
+    section = recipe.preference
+    if section is None:
+        return {}
+    how = f"{section.algorithm}, beta {section.beta:g}, learning rate {section.optimizer.lr:g}"
+    if section.algorithm == "dpo":
+        how += f", loss {section.loss}"
+    return {"preference": f"{how}; {section.epochs} epoch(s) of {_file_of(section.data)}"}
 
 
 def _adapter(adapter: Adapter) -> str:

@@ -19,10 +19,11 @@ from schemas.names import REWARD_MODEL
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A model directory; ``weights``: the digest of its weights."""
+    """A model directory; ``weights``: the digest of its weights. ``iteration``: of RL, None in a
+    run without it."""
 
     directory: Path
-    iteration: int
+    iteration: int | None
     weights: str
     evaluated: bool
 
@@ -34,7 +35,8 @@ def export_run(
     out: Path | None = None,
     log: Callable[[str], None],
 ) -> Exported:
-    """Export the policy after ``iteration``, by default that of the run, into ``out``.
+    """Export the policy after ``iteration``, by default that of the run, into ``out``; of a run
+    without RL that of its last stage.
 
     The policy of a run is that of its best iteration once RL has ended; before, that of the newest
     one. An iteration is made again from the nearest checkpoint, and its weights compared with the
@@ -43,6 +45,8 @@ def export_run(
     those recorded, ExportError where the reloaded model is not the policy; ``out`` is then as it
     was.
     """
+    if not run.recipe.rl.enabled:
+        return _export_without_rl(run, iteration, out, log)
     result = run.result(RL)
     if iteration is None and result is not None:
         best = run.store.manifest(result).metadata["best_iteration"]
@@ -58,6 +62,22 @@ def export_run(
     return _export_iteration(run, recorded, iteration, _free(out or _default(run, iteration)), log)
 
 
+def _export_without_rl(
+    run: Run, iteration: int | None, out: Path | None, log: Callable[[str], None]
+) -> Exported:
+    stage = run.recipe.policies[-1]
+    result = run.result(stage)
+    if iteration is not None or result is None:
+        raise UserError(
+            f"--iteration {iteration}: the run '{run.name}' has none, as rl.enabled = false; leave"
+            " it out"
+            if iteration is not None
+            else f"the run '{run.name}' has not ended the stage {stage}, whose policy it exports;"
+            " let it continue"
+        )
+    return _export_result(run, result, _free(out or run.folder / EXPORTS / stage), None, log)
+
+
 def _default(run: Run, iteration: int) -> Path:
     return run.folder / EXPORTS / f"iteration-{iteration:06d}"
 
@@ -70,7 +90,7 @@ def _free(out: Path) -> Path:
 
 
 def _export_result(
-    run: Run, policy: ArtifactRef, out: Path, best: int, log: Callable[[str], None]
+    run: Run, policy: ArtifactRef, out: Path, best: int | None, log: Callable[[str], None]
 ) -> Exported:
     evaluation = run.result(EVALUATE)
     parents = {"dataset": run.store.manifest(policy).parents["dataset"], "policy": policy}
@@ -109,7 +129,7 @@ def _publish(
     policy: Path,
     parents: Mapping[str, ArtifactRef],
     out: Path,
-    number: int,
+    number: int | None,
     log: Callable[[str], None],
 ) -> Exported:
     record = export_model(

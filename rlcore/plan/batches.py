@@ -1,6 +1,6 @@
 """Batch arithmetic: prompts x samples -> sequences -> mini-batches -> optimizer steps -> tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlcore.plan.data_size import DataSize
 from rlcore.recipes.load import with_micro_batch_tokens
@@ -8,7 +8,7 @@ from schemas.data import GSM8K_ROWS
 from schemas.errors import UserError
 from schemas.names import is_model
 from schemas.recipe import Recipe
-from schemas.reward_model import Gsm8kSolutions, SampledPreferences
+from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +61,32 @@ class BatchPlans:
     """The arithmetic of every stage that trains; None for a stage that is off."""
 
     sft: BatchPlan | None
+    preference: BatchPlan | None
     reward_model: BatchPlan | None
-    rl: BatchPlan
+    rl: BatchPlan | None
 
     @property
     def fullest(self) -> BatchPlan:
         """The stage whose full micro-batch holds the most tokens."""
-        known = [batch for batch in (self.sft, self.reward_model, self.rl) if batch is not None]
+        batches = (self.sft, self.preference, self.reward_model, self.rl)
+        known = [batch for batch in batches if batch is not None]
         return max(known, key=lambda batch: batch.micro_batch_tokens)
 
 
 def all_batches(
-    recipe: Recipe, demonstrations: int | None, preferences: int | None = None
+    recipe: Recipe,
+    demonstrations: int | None,
+    preferences: int | None = None,
+    pairs: int | None = None,
 ) -> BatchPlans:
-    """Return the arithmetic of the recipe's stages. Raises ``UserError`` as they do."""
-    sft, reward_model = sft_batch(recipe, demonstrations), reward_model_batch(recipe, preferences)
-    return BatchPlans(sft, reward_model, rl_batch(recipe))
+    """Return the arithmetic of the recipe's stages. ``pairs``: rows of the file that the stage
+    preference reads. Raises ``UserError`` as they do."""
+    return BatchPlans(
+        sft_batch(recipe, demonstrations),
+        preference_batch(recipe, pairs),
+        reward_model_batch(recipe, preferences),
+        rl_batch(recipe) if recipe.rl.enabled else None,
+    )
 
 
 def rl_batch(recipe: Recipe) -> BatchPlan:
@@ -126,6 +136,31 @@ def sft_batch(recipe: Recipe, demonstrations: int | None) -> BatchPlan | None:
     )
 
 
+def preference_batch(recipe: Recipe, rows: int | None = None) -> BatchPlan | None:
+    """Return the arithmetic of the epochs of DPO, every prompt with the most responses it may
+    have, or of KTO; None without the stage. ``rows``: of the file, None = unknown.
+
+    Raises ``UserError`` as ``reward_model_batch`` does.
+    """
+    section = recipe.preference
+    if section is None:
+        return None
+    units, responses = _ranked_prompts(section.data, rows)
+    together = responses if section.algorithm == "dpo" else 1
+    units = None if units is None else units * responses // together
+    batch = _ranked_batch(
+        recipe,
+        "preference",
+        section.batch_size,
+        units=units,
+        responses=together,
+        longest=section.max_tokens,
+        epochs=section.epochs,
+    )
+    caps = [steps for steps in (batch.total_steps, section.max_steps) if steps is not None]
+    return replace(batch, total_steps=min(caps, default=None))
+
+
 def reward_model_batch(recipe: Recipe, rows: int | None = None) -> BatchPlan | None:
     """Return the arithmetic of the reward model's epochs, every prompt with the most responses it
     may have, or None without a reward model. ``rows``: of the file of preferences, None = unknown.
@@ -138,36 +173,73 @@ def reward_model_batch(recipe: Recipe, rows: int | None = None) -> BatchPlan | N
     if section is None:
         return None
     source, longest = section.preferences, section.max_tokens
-    prompts, responses = None, 2
     if isinstance(source, SampledPreferences):
         prompts, responses = source.prompts, source.max_responses
         longest = min(longest, recipe.data.max_prompt_tokens + source.max_new_tokens)
-    elif isinstance(source, Gsm8kSolutions):
+    else:
+        prompts, responses = _ranked_prompts(source, rows)
+    return _ranked_batch(
+        recipe,
+        "reward_model",
+        section.batch_prompts,
+        units=prompts,
+        responses=responses,
+        longest=longest,
+        epochs=section.epochs,
+    )
+
+
+def _ranked_prompts(
+    source: Gsm8kSolutions | FilePreferences, rows: int | None
+) -> tuple[int | None, int]:
+    """Return the training prompts of a file of ``rows``, None where that is not known, and the
+    responses to each, of which a file may have more."""
+    if isinstance(source, Gsm8kSolutions):
         questions = rows or min(GSM8K_ROWS["test"], source.limit or GSM8K_ROWS["test"])
-        prompts, responses = int(questions * (1 - source.validation_fraction)), 4
-    elif rows is not None:
-        prompts = int(rows * (1 - source.validation_fraction))
-    if prompts is not None and prompts < section.batch_prompts:
+        return int(questions * (1 - source.validation_fraction)), 4
+    return None if rows is None else int(rows * (1 - source.validation_fraction)), 2
+
+
+_NAMES = {  # of a section: its batch size, what a batch holds, where that is from
+    "reward_model": ("reward_model.batch_prompts", "prompts", "reward_model.preferences give"),
+    "preference": ("preference.batch_size", "prompts or responses", "preference.data gives"),
+}
+
+
+def _ranked_batch(
+    recipe: Recipe,
+    section: str,
+    batch_size: int,
+    *,
+    units: int | None,
+    responses: int,
+    longest: int,
+    epochs: int,
+) -> BatchPlan:
+    """Return the arithmetic of ``epochs`` over ``units`` of so many ``responses`` each, which share
+    a micro-batch."""
+    if units is not None and units < batch_size:
+        key, what, whence = _NAMES[section]
         raise UserError(
-            f"reward_model.batch_prompts = {section.batch_prompts} exceeds the {prompts} training"
-            " prompts that reward_model.preferences give; lower it or take more preferences"
+            f"{key} = {batch_size} exceeds the {units} training {what} that {whence}; lower it or"
+            " take more preferences"
         )
-    steps = None if prompts is None else -(-prompts // section.batch_prompts)
+    steps = None if units is None else -(-units // batch_size)
     batch = _batch(
         recipe,
-        "reward_model.max_tokens",
+        f"{section}.max_tokens",
         longest=longest,
-        rounds=section.epochs,
-        sequences_per_round=None if prompts is None else prompts * responses,
+        rounds=epochs,
+        sequences_per_round=None if units is None else units * responses,
         steps_per_round=steps,
-        total_steps=None if steps is None else steps * section.epochs,
-        sequences_per_step=section.batch_prompts * responses,
+        total_steps=None if steps is None else steps * epochs,
+        sequences_per_step=batch_size * responses,
     )
     if responses > batch.sequences_per_micro_batch:
         raise UserError(
             f"hardware.learner.micro_batch_tokens = {recipe.hardware.learner.micro_batch_tokens}"
             f" does not hold the {responses} responses of {longest} tokens that one prompt of"
-            " reward_model may have; raise it to at least"
+            f" {section} may have; raise it to at least"
             f" {responses * longest}"
         )
     return batch

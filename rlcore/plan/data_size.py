@@ -9,7 +9,13 @@ from rlcore.data.screen import check_rejects
 from rlcore.data.sources import count_rows
 from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
 from rlcore.rl.ptx import ptx_texts
-from rlcore.supervised.preference_files import Rankings, preference_file, read_preferences
+from rlcore.supervised.preference_files import (
+    OF_PREFERENCE,
+    OF_REWARD_MODEL,
+    Rankings,
+    preference_file,
+    read_preferences,
+)
 from schemas.data import (
     AIME_ROWS,
     GSM8K_ROWS,
@@ -30,7 +36,7 @@ from schemas.generators import (
     ProgramsSource,
 )
 from schemas.recipe import Recipe
-from schemas.reward_model import RewardModelSection, SampledPreferences
+from schemas.reward_model import Preferences, SampledPreferences
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,8 @@ class DataSize:
     """Rows of the sources before any is rejected; None: not known before prepare_data has run.
 
     ``test`` has one number per source and subset, as ``evaluate.max_prompts`` caps each of them.
-    ``preferences``: rows of the file that ``reward_model.preferences`` reads.
+    ``preferences``: rows of the file that ``reward_model.preferences`` reads, ``pairs`` of that of
+    ``preference.data``.
     """
 
     train: int | None
@@ -46,6 +53,7 @@ class DataSize:
     test: tuple[int, ...] | None
     demonstrations: int | None
     preferences: int | None = None
+    pairs: int | None = None
 
 
 def data_size(data: DataSection, files: Mapping[int, DataSize] | None = None) -> DataSize:
@@ -147,6 +155,7 @@ def _size_of_math(
     return size_of_rows(split, rows, solved, fraction, tested)
 
 
+HUB = "hf://"
 FIRST_PREFERENCES = 16_384  # rows of their file that are read; some seconds
 
 
@@ -164,8 +173,14 @@ def check_files(recipe: Recipe) -> DataSize:
         size = data_size(recipe.data, _sizes_of_files(recipe.data, None))
     if lacking := _lacks(recipe, size):
         raise UserError(lacking)
-    if recipe.reward_model is not None:
-        size = replace(size, preferences=_preferences(recipe, recipe.reward_model))
+    if (ranked := recipe.reward_model) is not None:
+        count = _preferences(recipe, ranked.preferences, "reward_model", most=ranked.max_tokens)
+        size = replace(size, preferences=count)
+    if (section := recipe.preference) is not None:
+        most = section.max_tokens if section.drop_truncated else None
+        labels = section.algorithm == "kto"
+        count = _preferences(recipe, section.data, "preference", most=most, labels=labels)
+        size = replace(size, pairs=count)
     ptx = recipe.rl.ptx
     if ptx is not None and ptx.path is not None:
         ptx_texts(ptx.path, FIRST_ROWS)
@@ -224,34 +239,48 @@ def _lacks(recipe: Recipe, size: DataSize) -> str:
     return ""
 
 
-def _preferences(recipe: Recipe, section: RewardModelSection) -> int | None:
-    """Return the number of rows of their file, None where they have none or it is not counted."""
-    preferences = section.preferences
+def _preferences(
+    recipe: Recipe,
+    preferences: Preferences,
+    section: str,
+    *,
+    most: int | None,
+    labels: bool = False,
+) -> int | None:
+    """Return the number of rows of their file, None where they have none or it is not counted.
+
+    ``most``: tokens above which a response is left out by ``section``; ``labels``: it takes single
+    responses.
+    """
     if isinstance(preferences, SampledPreferences):
         return None
-    path, setting = preference_file(preferences)
-    most = min(preferences.limit or FIRST_PREFERENCES, FIRST_PREFERENCES)
-    first = preferences.model_copy(update={"limit": most})
-    found = read_preferences(first, recipe.data)
+    at = OF_PREFERENCE if section == "preference" else OF_REWARD_MODEL
+    path, setting = preference_file(preferences, at)
+    if path.startswith(HUB):
+        return None
+    read = min(preferences.limit or FIRST_PREFERENCES, FIRST_PREFERENCES)
+    first = preferences.model_copy(update={"limit": read})
+    found = read_preferences(first, recipe.data, at, labels=labels)
     if not found.total:
         raise UserError(f"{setting} = '{path}' holds no rows; give a file with at least one")
-    _check_preferences(found, section.max_tokens, f"{setting} = '{path}'")
+    if not labels:
+        _check_preferences(found, most, f"{setting} = '{path}'", f"{section}.max_tokens")
     count = count_rows(path, setting=setting)
     return count if count is None else min(count, preferences.limit or count)
 
 
-def _check_preferences(found: Rankings, max_tokens: int, where: str) -> None:
+def _check_preferences(found: Rankings, most: int | None, where: str, limit: str) -> None:
     """Refuse a file that leaves a split without two responses to compare; those with more words
-    than ``max_tokens`` are too long in any tokenizer."""
+    than ``most``, the value of ``limit``, are too long in any tokenizer."""
     ranks: dict[str, dict[str, set[int]]] = {"train": {}, "validation": {}}
     for row in found.rows:
-        if len(row.response.split()) <= max_tokens:
+        if most is None or len(row.response.split()) <= most:
             ranks[row.split].setdefault(row.uid, set()).add(row.rank)
     for split, prompts in ranks.items():
         if not any(len(of_prompt) > 1 for of_prompt in prompts.values()):
             reasons = "".join(f", {count} are {why}" for why, count in found.left_out.items())
             raise UserError(
                 f"{where}: of {found.total} rows none gives two responses of unequal rank to a"
-                f" {split} prompt within reward_model.max_tokens = {max_tokens}{reasons}; give more"
-                " rows, or raise it"
+                f" {split} prompt{'' if most is None else f' within {limit} = {most}'}{reasons};"
+                f" give more rows{'' if most is None else ', or raise it'}"
             )

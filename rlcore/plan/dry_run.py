@@ -45,9 +45,10 @@ def judge_calls(recipe: Recipe, data: DataSize) -> dict[str, int | None]:
     if isinstance(ranked, SampledPreferences):
         prompts = ranked.prompts + ranked.validation_prompts
         calls["reward_model"] = prompts * ranked.max_responses
-    calls["rl"] = rl.iterations * sampled_sequences(recipe) * rounds if rounds > 0 else None
-    validated = min(rl.validation.prompts, data.validation or rl.validation.prompts)
-    calls["validation"] = (rl.iterations // rl.validation.every + 1) * validated
+    if rl.enabled:
+        calls["rl"] = rl.iterations * sampled_sequences(recipe) * rounds if rounds > 0 else None
+        validated = min(rl.validation.prompts, data.validation or rl.validation.prompts)
+        calls["validation"] = (rl.iterations // rl.validation.every + 1) * validated
     calls["evaluate"] = None
     if data.test is not None:
         _, completions = evaluation_tokens(recipe, data)
@@ -85,13 +86,17 @@ def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noq
     written = write_yaml(recipe.model_dump(mode="json"))
     prepared = [] if start.rehearsal is None else list(start.rehearsal.lines())
     rates = gpu_rates() if fit.device == "cuda" else cpu_rates(recipe.hardware.learner.threads)
+    overlap = {}
+    if recipe.rl.enabled:
+        seconds = rl_seconds(fit, fit.shape, rates) if fit.shape else None
+        overlap = {"Overlap": overlap_lines(recipe, seconds)}
     sections = {
         **({"What would run": state_lines(states)} if states else {}),
         "Resolved recipe": written.rstrip().split("\n"),
         **({"Data": prepared} if prepared else {}),
         "Batch arithmetic": batch_lines(recipe, data, fit.batches),
         **({"Judges": judges} if (judges := [*judge_lines(recipe, data)]) else {}),
-        "Overlap": overlap_lines(recipe, fit.shape and rl_seconds(fit, fit.shape, rates)),
+        **overlap,
         "End of an answer": stop_lines(recipe, start.stops),
         "Memory": _memory_lines(fit),
         "Time and disk": _stage_lines(fit, rates, in_store),

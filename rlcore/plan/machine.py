@@ -85,7 +85,7 @@ def check_machine(
         problem=flash_missing(),
     )
     resolved = _with_attention(recipe, attention.name)
-    batches = all_batches(resolved, data.demonstrations, data.preferences)
+    batches = all_batches(resolved, data.demonstrations, data.preferences, data.pairs)
     fit = Fit(
         recipe=recipe,
         machine=machine,
@@ -107,7 +107,7 @@ def check_machine(
 
 def check_calls(recipe: Recipe) -> None:
     """Raise UserError for a judge whose ceiling ends the run in its first iteration."""
-    needed = sampled_sequences(recipe)
+    needed = sampled_sequences(recipe) if recipe.rl.enabled else 0
     for name, judge in judges_used(recipe.judges, recipe.reward.functions).items():
         if judge.max_calls < needed:
             raise UserError(

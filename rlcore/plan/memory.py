@@ -15,7 +15,7 @@ from rlcore.plan.data_size import DataSize
 from rlcore.rewards.classifier import parameters_of
 from schemas.hardware import LearnerHardware
 from schemas.model import Adapter
-from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.names import BASE_MODEL, PREFERENCE, REWARD_MODEL
 from schemas.recipe import Recipe
 from schemas.stages import Stage
 
@@ -177,7 +177,7 @@ def memory_of(
     """Return what each worker needs while it holds its fullest micro-batch; ``gpus``: bytes of
     each."""
     dtype, rollout, kl = recipe.model.dtype, recipe.hardware.rollout, recipe.rl.algorithm.kl
-    adapter = recipe.model.adapter_of(Stage.RL)
+    adapter = recipe.model.adapter_of(recipe.policies[-1])
     weights = BYTES[dtype] * shape.parameters
     cache: int | None = rollout.kv_cache_gib * GIB
     kv_token = shape.kv_bytes_per_token(BYTES[dtype])
@@ -235,6 +235,10 @@ def disk_of(
         found["prepare_data"] = tokens * DATA_BYTES_PER_TOKEN
     if batches.sft is not None:
         found["sft"] = supervised("sft")
+    if batches.preference is not None:
+        # The rows with the reference's log-probs, of which no more than all are trained on.
+        rows = (batches.preference.most_tokens or 0) // batches.preference.rounds
+        found[PREFERENCE] = supervised(PREFERENCE) + rows * DATA_BYTES_PER_TOKEN
     if batches.reward_model is not None:
         sampled = 0 if batches.reward_model.most_tokens is None else preference_tokens(recipe)
         found[REWARD_MODEL] = supervised(REWARD_MODEL) + sampled * DATA_BYTES_PER_TOKEN
@@ -250,7 +254,8 @@ def disk_of(
     )
     models = 1 if section.critic is None else 2
     state = checkpoint_bytes(shape, recipe.model.adapter_of(Stage.RL))
-    found["rl"] = kept * models * state + tables + weights  # of the policy
+    if section.enabled:
+        found["rl"] = kept * models * state + tables + weights  # of the policy
     tokens, _ = evaluation_tokens(recipe, data)
     found["evaluate"] = len(recipe.evaluate.checkpoints) * tokens * 2  # completions, compressed
     found["export"] = BYTES[recipe.export.dtype or recipe.model.dtype] * shape.parameters

@@ -249,5 +249,6 @@ def _check_ends(recipe: Recipe, stops: Stops | None) -> None:
     """Refuse a chat template by which answers are to be learnt that have no end."""
     ranked = recipe.reward_model
     renders = ranked is not None and not isinstance(ranked.preferences, SampledPreferences)
+    renders = renders or recipe.preference is not None
     if stops is not None and stops.closing is None and (recipe.sft.enabled or renders):
         raise UserError(NEVER_CLOSES)

@@ -145,7 +145,11 @@ def _rehearsed(recipe: Recipe, most: int | None, trains: bool) -> Rehearsal:
     prompts, functions = prepared.tables["prompts"], recipe.reward.functions
     check_covered(prompts, functions)
     check_truths(_truths(prepared, recipe.data), functions)
-    if trains and not any(isinstance(source, GeneratedSource) for source in sources):
+    if (
+        trains
+        and recipe.rl.enabled
+        and not any(isinstance(source, GeneratedSource) for source in sources)
+    ):
         _check_iteration(prompts, recipe)
     generated = all(isinstance(source, GeneratedSource) for source in sources)
     return Rehearsal(prepared, complete=most is None and not generated)

@@ -15,7 +15,7 @@ from rlcore.plan.batches import (
 )
 from rlcore.plan.machine import Fit
 from rlcore.rewards.classifier import parameters_of
-from schemas.names import BASE_MODEL, REWARD_MODEL
+from schemas.names import BASE_MODEL, PREFERENCE, REWARD_MODEL
 from schemas.recipe import Recipe
 
 
@@ -108,6 +108,9 @@ def _estimate(stage: str, fit: Fit, shape: ModelShape, rates: Rates) -> StageEst
     if stage == "sft":
         longest = _supervised_s(recipe, shape, fit.batches.sft, rates)
         note = "time unknown until demonstrations are counted; set sft.max_steps to bound it"
+    elif stage == PREFERENCE:
+        longest = _supervised_s(recipe, shape, fit.batches.preference, rates)
+        note = "time unknown until preferences are counted; set preference.max_steps to bound it"
     elif stage == REWARD_MODEL:  # sampling of the preferences, their training
         longest = _supervised_s(recipe, shape, fit.batches.reward_model, rates)
         note = "time unknown until preferences are counted"
@@ -170,6 +173,7 @@ class RLSeconds:
 def rl_seconds(fit: Fit, shape: ModelShape, rates: Rates) -> RLSeconds:
     """Return the seconds of RL when all sequences are longest."""
     recipe, data, rl = fit.recipe, fit.data, fit.batches.rl
+    assert rl is not None, "a recipe without RL has no seconds of it"
     section, engines = recipe.rl, recipe.hardware.rollout.engines
     response = recipe.max_turns * section.rollout.max_new_tokens
     sequences = section.rollout.prompts * section.rollout.samples
@@ -177,6 +181,8 @@ def rl_seconds(fit: Fit, shape: ModelShape, rates: Rates) -> RLSeconds:
     drawing = rates.sampler_s(shape.parameters, sampled, engines)
     if any(function.name == REWARD_MODEL for function in recipe.reward.functions):
         drawing += rates.learner_s(shape.parameters, sequences * rl.longest, 1, 1)  # by one rank
+    for brought in recipe.reward_models.values():
+        drawing += rates.learner_s(parameters_of(brought), sequences * rl.longest, 1, 1)
     rows = min(section.validation.prompts, data.validation or section.validation.prompts)
     validations = section.iterations // section.validation.every + 1
     return RLSeconds(
@@ -207,8 +213,6 @@ def _learning_s(recipe: Recipe, shape: ModelShape, tokens: int, rates: Rates) ->
     every = seconds(scoring + (1 + 3 * epochs if critic else 0), tokens)
     single = int(reference and not exact)  # a worker of one rank
     every += rates.learner_s(shape.parameters, tokens, single, 1)
-    for brought in recipe.reward_models.values():
-        every += rates.learner_s(parameters_of(brought), tokens, 1, 1)
     policy = (3 + recipe.scores_own_logprobs) * epochs
     update = seconds(policy + (epochs + 1 if reference and exact else 0), tokens)
     update += seconds(3, section.update.steps * ptx_sequences(recipe) * recipe.sft.max_tokens)

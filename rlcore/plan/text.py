@@ -159,9 +159,13 @@ def batch_lines(recipe: Recipe, data: DataSize, batches: BatchPlans) -> list[str
         f" {_count(data.demonstrations)} demonstrations, before any is rejected"
     ]
     lines += ["sft: off"] if sft is None else _sft_lines(recipe, sft)
+    lines += _preference_lines(recipe, batches.preference)
     lines += reward_model_lines(recipe, batches.reward_model)
-    lines += _rl_lines(recipe, data, rl)
-    lines += algorithm_lines(recipe, rl)
+    if rl is None:
+        lines.append("rl: off")
+    else:
+        lines += _rl_lines(recipe, data, rl)
+        lines += algorithm_lines(recipe, rl)
     if data.test is not None:
         tokens, completions = evaluation_tokens(recipe, data)
         per_prompt = 1 + (recipe.evaluate.samples if recipe.evaluate.samples > 1 else 0)
@@ -228,6 +232,21 @@ def _sft_lines(recipe: Recipe, sft: BatchPlan) -> list[str]:
         f" {sft.sequences_per_step:,} -> {_count(sft.steps_per_round)} optimizer steps{last} per"
         f" epoch x {sft.rounds:,} epoch(s){cap} -> {_count(sft.total_steps)} optimizer steps",
         _micro_batch_line("sft", recipe, sft),
+    ]
+
+
+def _preference_lines(recipe: Recipe, batch: BatchPlan | None) -> list[str]:
+    section = recipe.preference
+    if section is None or batch is None:
+        return []
+    beside = f", {section.loss}" if section.algorithm == "dpo" else ""
+    what = "prompts" if section.algorithm == "dpo" else "responses"
+    return [
+        f"preference ({section.algorithm}{beside}, beta {section.beta:g}):"
+        f" {_count(batch.sequences_per_round)} responses of a file in batches of"
+        f" {section.batch_size:,} {what} x {batch.rounds:,} epoch(s) ->"
+        f" {_count(batch.total_steps)} optimizer steps",
+        _micro_batch_line("preference", recipe, batch),
     ]
 
 

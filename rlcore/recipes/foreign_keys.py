@@ -8,7 +8,7 @@ around a key -> ours. Names that are spelt like one of these need no entry: diff
 
 import re
 
-OPTIMIZERS = ("rl.update", "sft", "rl.critic", "reward_model")
+OPTIMIZERS = ("rl.update", "sft", "preference", "rl.critic", "reward_model")
 
 # A line per meaning: keys of a recipe, a colon, their names elsewhere. *: each of OPTIMIZERS.
 _KEYS = """
@@ -18,8 +18,9 @@ rl.rollout.samples evaluate.samples: num_generations group_size n n_samples num_
     num_completions best_of num_rollouts k
 evaluate.samples: num_generations_eval eval_n_samples_per_prompt num_samples_eval eval_n n_eval
     num_tests_per_prompt val_samples
-rl.rollout.prompts sft.batch_size reward_model.batch_prompts rl.validation.prompts: batch_size
-    train_batch_size rollout_batch_size num_prompts_per_step num_prompts prompts_per_batch
+rl.rollout.prompts sft.batch_size preference.batch_size reward_model.batch_prompts
+    rl.validation.prompts: batch_size train_batch_size rollout_batch_size num_prompts_per_step
+    num_prompts prompts_per_batch
     prompts_per_iteration global_batch_size gbs bs bsz n_prompts batch effective_batch_size
     train_bsz
 rl.algorithm.dynamic_sampling.batch_factor: gen_batch_size oversampling_factor
@@ -34,7 +35,8 @@ rl.rollout.max_new_tokens evaluate.max_new_tokens reward_model.preferences.max_n
     model.max_tokens sft.max_tokens reward_model.max_tokens data.max_prompt_tokens: max_tokens
 data.max_prompt_tokens: max_prompt_length prompt_max_len max_prompt_len max_input_length
     max_input_tokens max_prompt_size max_source_length max_prompt_token max_query_length
-model.max_tokens sft.max_tokens reward_model.max_tokens data.max_prompt_tokens: max_length
+model.max_tokens sft.max_tokens preference.max_tokens reward_model.max_tokens
+    data.max_prompt_tokens: max_length
     max_seq_length sequence_len seq_length max_model_length max_total_sequence_length cutoff_len
     model_max_length context_length context_window n_ctx max_position_embeddings
 rl.rollout.stop evaluate.stop evolve.stop reward_model.preferences.stop: stop_strings stop_sequences
@@ -44,10 +46,11 @@ rl.rollout.temperature evaluate.temperature: temp sampling_temperature rollout_t
 evaluate.temperature: eval_temperature temperature_eval val_temperature eval_temp
 evaluate.top_p: eval_top_p
 rl.rollout.top_p evaluate.top_p: nucleus top_p_sampling
-rl.iterations sft.epochs reward_model.epochs: total_epochs num_epochs num_episodes epoch n_epochs
-    total_episodes train_epochs
-rl.iterations sft.max_steps: max_steps total_steps num_steps training_steps max_num_steps steps
-    max_train_steps num_iters max_iterations n_iterations iters total_iterations num_updates
+rl.iterations sft.epochs preference.epochs reward_model.epochs: total_epochs num_epochs num_episodes
+    epoch n_epochs total_episodes train_epochs
+rl.iterations sft.max_steps preference.max_steps: max_steps total_steps num_steps training_steps
+    max_num_steps steps max_train_steps num_iters max_iterations n_iterations iters
+    total_iterations num_updates
     total_rollout_steps n_steps max_iters num_rollout num_train_iterations
 rl.update.epochs: num_iterations ppo_epochs noptepochs update_epochs num_inner_epochs mu
     num_updates_per_batch epochs_per_batch num_substeps
@@ -91,7 +94,8 @@ rl.algorithm.clip_low rl.critic.clip: epsilon clip_ratio clip_range clip ppo_cli
 rl.algorithm.clip_high: epsilon_high clip_ratio_high eps_clip_high ratio_clip_max clip_eps_high
     clip_max clip_higher clip_range_high cliprange_high
 rl.algorithm.clip_dual: delta clip_ratio_c dual_clip ratio_clip_c dual_clip_ratio
-rl.algorithm.kl.coef: beta kl_coef init_kl_coef kl_beta kl_loss_coef kl_penalty_coef beta_kl
+rl.algorithm.kl.coef preference.beta: beta
+rl.algorithm.kl.coef: kl_coef init_kl_coef kl_beta kl_loss_coef kl_penalty_coef beta_kl
     reference_policy_kl_penalty kl_weight kl_lambda kl_loss_weight kl_coefficient kl_penalty_weight
 rl.algorithm.kl.where: use_kl_loss use_kl_in_reward use_kl kl_in_loss kl_mode kl_type_placement
     use_reference_kl use_ref
@@ -189,7 +193,8 @@ evaluate.max_prompts: max_eval_samples eval_max_samples num_eval_prompts eval_li
 evaluate.pass_k: pass_at_k pass_at k_values pass@k evaluate.k evaluate.ks
 evaluate.completions_shown: log_val_generations num_completions_to_print log_completions
     num_val_samples_to_print num_samples_to_log
-rl.checkpoint.every sft.checkpoint_every reward_model.checkpoint_every: save_steps save_freq
+rl.checkpoint.every sft.checkpoint_every preference.checkpoint_every reward_model.checkpoint_every:
+    save_steps save_freq
     save_interval save_every checkpoint_interval save_period checkpoint_freq checkpoint_steps
     ckpt_freq save_strategy
 rl.checkpoint.keep_last: save_total_limit max_ckpt_num max_actor_ckpt_to_keep max_checkpoints keep
@@ -353,6 +358,7 @@ SECTIONS: dict[str, str] = {
     **dict.fromkeys(("dataset", "datasets"), "data"),
     **dict.fromkeys(("trainer", "grpo", "ppo", "dapo", "rlhf", "grpo_config", "rloo"), "rl"),
     **dict.fromkeys(("rm", "reward_modeling"), "reward_model"),
+    **dict.fromkeys(("dpo", "kto", "dpo_config", "kto_config", "preferences"), "preference"),
     **dict.fromkeys(("rewards", "reward_fn"), "reward"),
     **dict.fromkeys(("resources", "system", "cluster", "distributed", "deepspeed"), "hardware"),
     **dict.fromkeys(("logging", "wandb", "tracker", "logger"), "tracking"),

@@ -239,7 +239,7 @@ FIRST = (
     {"training/rollout_logprobs_gap_max": "Largest log-prob gap, sampler to learner, nats"},
 )
 RL = "rl"
-STAGES = ("sft", "reward_model", RL)  # stages with metrics
+STAGES = ("sft", "preference", "reward_model", RL)  # stages with metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ def curves(runs: Mapping[str, Mapping[str, pl.DataFrame]]) -> Curves:
     """
     found = {
         stage: _by_metric({label: by_stage.get(stage) for label, by_stage in runs.items()})
-        for stage in (RL, "sft", "reward_model")
+        for stage in (RL, "sft", "preference", "reward_model")
     }
     rl, first = found[RL], []
     for titles in FIRST:

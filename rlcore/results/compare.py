@@ -106,7 +106,6 @@ def _inputs(run: Run, made: Mapping[str, Manifest]) -> dict[str, str]:
     return read
 
 
-CHECKPOINT = "rl"  # whose evaluations are compared
 _STEPS = ""  # instead of a metric: the steps that there are
 
 Rows = list[dict[str, Any]]
@@ -145,6 +144,7 @@ class Comparison:
     figures: list[TrainingMetric]
     pairs: dict[str, list[Difference]]  # by run, but the first
     notes: list[str]
+    checkpoint: str  # of the first run, whose evaluation is compared: what is exported
 
     def failures(self, conditions: Sequence[Condition]) -> list[tuple[Condition, str, Difference]]:
         """Return each condition that holds, with the run and its difference from the first.
@@ -172,9 +172,9 @@ class Comparison:
             for row in self.settings
         }
         figures = {figure.name: figure.values for figure in self.figures}
-        first = self.runs[0]
+        first, of = self.runs[0], f"Evaluation of '{self.checkpoint}'"
         paired = [
-            (f"Evaluation of '{CHECKPOINT}': {run} against {first}, on the prompts of both", rows)
+            (f"{of}: {run} against {first}, on the prompts of both", rows)
             for run in self.runs[1:]
             for rows in [[_paired_row(pair) for pair in self.pairs[run]]]
         ]
@@ -211,6 +211,7 @@ def compare(runs: Sequence[Run]) -> Comparison:
         [figure for figure in figures if any(value is not None for value in figure.values)],
         pairs,
         notes,
+        runs[0].recipe.policies[-1],
     )
 
 
@@ -305,11 +306,12 @@ def _evaluated(run: Run, notes: list[str]) -> dict[str, pl.DataFrame]:
         notes.append(f"{run.name} has no evaluation: it has not come to the end of that stage")
         return {}
     completions = run.store.table(ref, "completions")
-    values = prompt_values(completions, run.store.table(ref, "eval_results"), CHECKPOINT)
+    checkpoint = run.recipe.policies[-1]
+    values = prompt_values(completions, run.store.table(ref, "eval_results"), checkpoint)
     if not values:
         there = ", ".join(completions["checkpoint"].unique().sort())
         notes.append(
-            f"{run.name} did not evaluate '{CHECKPOINT}' but {there}; add it to"
+            f"{run.name} did not evaluate '{checkpoint}' but {there}; add it to"
             " evaluate.checkpoints"
         )
     return values

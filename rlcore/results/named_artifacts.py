@@ -28,7 +28,7 @@ def model_path(name: str, runs: Path) -> str:
             raise UserError(f"'{name}' is neither a model directory nor a run in {runs}{meant}")
         return name
     run = Run.open(name, runs)
-    ref = run.result("export") or run.result("rl")
+    ref = run.result("export") or run.result(run.recipe.policies[-1])
     if ref is None:
         raise UserError(
             f"the run '{run.name}' has no policy yet; it has come to {', '.join(run.stages)}; let"

@@ -11,8 +11,9 @@ from rlcore.results.provenance import commit_of
 from rlcore.store.checks import ArtifactError
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import Manifest
+from schemas.names import PREFERENCE
 
-CHECKPOINTS = ("base", "sft", "rl")
+CHECKPOINTS = ("base", "sft", PREFERENCE, "rl")
 HELD_OUT = "test"
 
 
@@ -25,7 +26,8 @@ def accuracies(eval_results: pl.DataFrame, metric: str = "greedy/acc") -> dict[s
     rows = eval_results.filter(named & (pl.col("subset") == HELD_OUT))
     weighted = (pl.col("value") * pl.col("num_prompts")).sum() / pl.col("num_prompts").sum()
     found = dict(rows.group_by("checkpoint").agg(weighted).iter_rows())
-    return {name: found.get(name) for name in CHECKPOINTS}
+    of_run = [name for name in CHECKPOINTS if name in found or name != PREFERENCE]
+    return {name: found.get(name) for name in of_run}
 
 
 def episode_figures(eval_results: pl.DataFrame) -> dict[str, dict[str, float]]:
@@ -41,10 +43,10 @@ def episode_figures(eval_results: pl.DataFrame) -> dict[str, dict[str, float]]:
         checkpoint: {
             name: value
             for name, found in figures.items()
-            if (value := found[checkpoint]) is not None
+            if (value := found.get(checkpoint)) is not None
         }
         for checkpoint in CHECKPOINTS
-        if figures["turns"][checkpoint] is not None
+        if figures["turns"].get(checkpoint) is not None
     }
 
 
@@ -155,7 +157,8 @@ def verdict(
     said = f"iteration {best} of {done}"
     if completions is not None and eval_results is not None:
         if best == 0:
-            began = "SFT's" if "sft" in completions["checkpoint"] else "what RL began with"
+            checkpoint, name = _began(completions)
+            began = "what RL began with" if checkpoint == "base" else f"{name}'s"
             said = f"the export is {began}: no iteration of RL did better in validation"
         else:
             said += f"; {_beaten(completions, eval_results)}"
@@ -165,9 +168,17 @@ def verdict(
     return f"{said[0].upper()}{said[1:]}"
 
 
+def _began(completions: pl.DataFrame) -> tuple[str, str]:
+    """Return the checkpoint with which RL began, as far as was evaluated, and its name in words."""
+    there = set(completions["checkpoint"])
+    names = {PREFERENCE: "preference training", "sft": "SFT"}
+    return next(
+        ((one, name) for one, name in names.items() if one in there), ("base", "the base model")
+    )
+
+
 def _beaten(completions: pl.DataFrame, eval_results: pl.DataFrame) -> str:
-    of_sft = "sft" in completions["checkpoint"]
-    checkpoint, before = ("sft", "SFT") if of_sft else ("base", "the base model")
+    checkpoint, before = _began(completions)
     held_out = pl.col("subset") == HELD_OUT
     completions, eval_results = completions.filter(held_out), eval_results.filter(held_out)
     first, second = (prompt_values(completions, eval_results, name) for name in (checkpoint, "rl"))

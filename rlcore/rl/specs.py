@@ -27,8 +27,10 @@ def learner_spec(
     """
     hardware = recipe.hardware.learner
     adamw = optimizer or Optimizer()
-    # Over an SFT of all weights an adapter is not one of the base model.
-    trained_below = stage == "rl" and recipe.sft.enabled and not recipe.model.adapter_of("sft")
+    # Over a training of all weights an adapter is not one of the base model.
+    trained = recipe.policies
+    below = trained[: trained.index(stage)] if stage in trained else ()
+    trained_below = not all(map(recipe.model.adapter_of, below))
     return LearnerSpec(
         model_dir=str(model_dir),
         dtype=recipe.model.dtype,

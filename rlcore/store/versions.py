@@ -48,6 +48,8 @@ SAMPLED = (*ENGINES, *LEARNER, *REWARDS)
 PLAYED = ("rlcore.evolve.rounds", "rlcore.evolve.session", *ENGINES, *ENVIRONMENTS)
 # What the learner does in other stages than SFT, and what samples and scores there.
 NOT_SFT = ("rlcore.algorithms.losses", "rlcore.algorithms.kl", "rlcore.engines", "rlcore.rewards")
+# What samples and scores responses, which it reads from a file.
+NOT_PREFERENCE = ("rlcore.engines", "rlcore.envs", "rlcore.rewards", "rlcore.rollout")
 # What plans and rewards say of rows that are prepared, which ends a run and changes none of them.
 NOT_DATA = ("rlcore.plan", "rlcore.rewards")
 # Modules and packages that cannot change a result: they say where and how it is computed, keep it,
@@ -87,6 +89,7 @@ VERSIONS: Mapping[str, Versioned] = {
     ),
     "prepare_data": Versioned(SPLIT, ("tasks.prepare_data",), NOT_DATA),
     "sft": Versioned(EPOCHS, ("tasks.sft", *LEARNER), NOT_SFT),
+    "preference": Versioned(FIRST, ("tasks.preference", *LEARNER), NOT_PREFERENCE),
     "reward_model": Versioned((*EPOCHS, ENDS[-1]), ("tasks.reward_model", *SAMPLED)),
     "rl": Versioned(ENDS, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),
     "evaluate": Versioned(ENDS, ("tasks.evaluate", *SAMPLED, *ENVIRONMENTS)),

@@ -1,2 +1,2 @@
-"""Supervised training: one resumable loop (``loop``) for SFT and the reward model, and the
-preferences that the latter is trained on."""
+"""Supervised training: one resumable loop (``loop``) for SFT, DPO, KTO and the reward model, and
+the preferences that all but the first are trained on."""

@@ -1,5 +1,5 @@
-"""Supervised training, one term per optimizer step, resumable at any checkpoint: SFT and the
-reward model."""
+"""Supervised training, one term per optimizer step, resumable at any checkpoint: SFT, preference
+and the reward model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from rlcore.results.metrics import (
     whole_gpus,
 )
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.preference import PreferenceSection
 from schemas.recipe import SFTSection
 from schemas.reward_model import RewardModelSection
 
@@ -49,8 +50,8 @@ class SupervisedBatches(Protocol):
     total_steps: int
 
     def term(self, step: int) -> Term:
-        """Return what step ``step`` (from 0) minimises: a function of the step alone, so that a
-        resumed run takes the same steps."""
+        """Return what step ``step`` (from 0) minimises: a function of the step and perhaps of the
+        weights before it, so that a resumed run takes the same steps."""
         ...
 
 
@@ -63,7 +64,7 @@ class SupervisedTraining:
     def __init__(
         self,
         batches: SupervisedBatches,
-        section: SFTSection | RewardModelSection,
+        section: SFTSection | PreferenceSection | RewardModelSection,
         *,
         learner: LearnerPool,
         store: ArtifactStore,

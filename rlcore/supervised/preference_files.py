@@ -7,6 +7,7 @@ Forms, by their columns:
   UltraFeedback's, with the prompt as text and whole conversations; hh's, with the whole dialogue as
   text ("\\n\\nHuman: ... \\n\\nAssistant: ...").
 - ``prompt``, ``responses`` and ``ranks``, 1 the best.
+- ``prompt``, ``completion`` and ``label``, TRL's for KTO: a single response, desirable or not.
 
 Text is a turn of the user in a prompt, of the assistant in a response.
 """
@@ -33,6 +34,8 @@ from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
 
 FORMS = "TRL (prompt, chosen, rejected) or ranked (prompt, responses, ranks)"
+LABELLED = {"completion", "label"}
+OF_REWARD_MODEL, OF_PREFERENCE = "reward_model.preferences", "preference.data"  # their settings
 _TURN = re.compile(r"(?:^|\n\n)(Human|Assistant):")
 _ROLES = {"Human": "user", "Assistant": "assistant"}
 
@@ -82,6 +85,21 @@ def _ranked_chats(row: dict[str, Any]) -> tuple[list[list[Message]], list[int]]:
             "ranks", "it needs two responses or more, and one rank of 1 (best) or more each"
         )
     return [_chat(one, "assistant", "responses") for one in responses], [int(r) for r in ranks]
+
+
+def labelled_row(row: dict[str, Any]) -> tuple[list[Message], list[tuple[str, int]]]:
+    """Return the prompt of a row of TRL's form for KTO, and its response with rank 1 where the
+    label says that it is desirable, else 2. Raises BadRow where it is no such row."""
+    if not isinstance(row.get("label"), bool):
+        raise BadRow("label", f"label is {row.get('label')!r:.80}; it must be true or false")
+    if row.get("prompt") is None or row.get("completion") is None:
+        raise BadRow("missing", "prompt or completion is missing or null")
+    prompt, turns = _divided(
+        _prompt(row["prompt"]), _chat(row["completion"], "assistant", "completion")
+    )
+    if not prompt or prompt[-1]["role"] in ("assistant", "system"):
+        raise BadRow("roles", "a prompt ends with a user's turn")
+    return prompt, [(_reply(turns), 1 if row["label"] else 2)]
 
 
 def _is_rank(rank: Any) -> bool:
@@ -170,48 +188,57 @@ class Rankings:
 
 
 def preference_digests(
-    preferences: SampledPreferences | Gsm8kSolutions | FilePreferences,
+    preferences: SampledPreferences | Gsm8kSolutions | FilePreferences, at: str = OF_REWARD_MODEL
 ) -> dict[str, Read]:
     """Return the sha256 of the file that ``preferences`` read, by role: part of the cache key.
 
-    Raises ``UserError`` when it does not exist or cannot be read.
+    ``at``: the section's place in the recipe, here and below. Raises ``UserError`` when it does not
+    exist or cannot be read.
     """
     if isinstance(preferences, SampledPreferences):
         return {}
-    path, setting = preference_file(preferences)
-    return {"reward_model.preferences": read_file_digest(path, setting)}
+    path, setting = preference_file(preferences, at)
+    return {at: read_file_digest(path, setting)}
 
 
-def preference_file(section: Gsm8kSolutions | FilePreferences) -> tuple[str, str]:
+def preference_file(
+    section: Gsm8kSolutions | FilePreferences, at: str = OF_REWARD_MODEL
+) -> tuple[str, str]:
     """Return the file and the setting that names it.
 
     Raises ``UserError`` when neither the section nor ``GSM8K_DIR`` does.
     """
     if section.path is not None:
-        return section.path, "reward_model.preferences.path"
+        return section.path, f"{at}.path"
     directory = os.environ.get("GSM8K_DIR")
     if directory is None:
         raise UserError(
-            "reward_model.preferences of kind 'gsm8k_solutions' have no file; set"
-            f" reward_model.preferences.path to GSM8K's {SOLUTIONS_FILE}, or GSM8K_DIR to the"
-            " folder that holds it"
+            f"{at} of kind 'gsm8k_solutions' have no file; set {at}.path to GSM8K's"
+            f" {SOLUTIONS_FILE}, or GSM8K_DIR to the folder that holds it"
         )
     return f"{directory.rstrip('/')}/{SOLUTIONS_FILE}", "GSM8K file (of GSM8K_DIR)"
 
 
-def read_preferences(section: Gsm8kSolutions | FilePreferences, data: DataSection) -> Rankings:
+def read_preferences(
+    section: Gsm8kSolutions | FilePreferences,
+    data: DataSection,
+    at: str = OF_REWARD_MODEL,
+    *,
+    labels: bool = False,
+) -> Rankings:
     """Return the ranked responses of the file that ``section`` names.
 
-    Rows whose responses are all equally good are left out and counted. Raises ``UserError`` where
-    more than ``data.max_reject_fraction`` of the rows cannot be used, naming one and why.
+    Rows whose responses are all equally good are left out and counted. ``labels``: rows of a single
+    response with a label are read too. Raises ``UserError`` where more than
+    ``data.max_reject_fraction`` of the rows cannot be used, naming one and why.
     """
-    path, setting = preference_file(section)
+    path, setting = preference_file(section, at)
     where = f"{setting} = '{path}'"
     raw = read_file(path, section.limit, setting=setting)
     if isinstance(section, Gsm8kSolutions):
         name, make = GSM8K, _solutions(section)
     else:
-        name, make = section.data_source or path.rsplit("/", 1)[-1], _rankings
+        name, make = section.data_source or path.rsplit("/", 1)[-1], _rankings(labels)
     rows: list[Ranked] = []
     rejects: list[Reject] = []
     equal = 0
@@ -286,25 +313,37 @@ def _solutions(section: Gsm8kSolutions) -> Callable[[dict[str, Any], int, str], 
     return made
 
 
-def _rankings(row: dict[str, Any], index: int, name: str) -> list[Ranked]:
-    """Return the responses of a row in TRL's chosen/rejected or our ranked form, without levels.
+def _rankings(labels: bool) -> Callable[[dict[str, Any], int, str], list[Ranked]]:
+    """Return what makes the responses of a row in TRL's chosen/rejected or our ranked form, and
+    with ``labels`` in TRL's for KTO; they have no levels.
 
     Each row of a file is a separate prompt: rankings of different rows are not comparable.
     """
-    prompt, responses = ranked_row(row)
-    uid = content_uid(name, prompt, *(text for text, _ in responses), str(index))
-    return [
-        Ranked(
-            uid=uid,
-            split="train",
-            data_source=name,
-            sample=sample,
-            prompt=prompt,
-            response=text,
-            rank=rank,
-        )
-        for sample, (text, rank) in enumerate(responses)
-    ]
+
+    def made(row: dict[str, Any], index: int, name: str) -> list[Ranked]:
+        single = row.keys() >= LABELLED
+        if single and not labels:
+            raise BadRow(
+                "single",
+                "it has one response with a label, and pairs are read; set preference.algorithm to"
+                " kto, or give pairs",
+            )
+        prompt, responses = labelled_row(row) if single else ranked_row(row)
+        uid = content_uid(name, prompt, *(text for text, _ in responses), str(index))
+        return [
+            Ranked(
+                uid=uid,
+                split="train",
+                data_source=name,
+                sample=sample,
+                prompt=prompt,
+                response=text,
+                rank=rank,
+            )
+            for sample, (text, rank) in enumerate(responses)
+        ]
+
+    return made
 
 
 def solution_level(solution: str, is_correct: bool) -> str:

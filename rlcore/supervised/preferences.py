@@ -3,7 +3,7 @@ those sampled from the policy, ranked by the verifier."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,10 +48,11 @@ class Ranked:
 @dataclass(frozen=True)
 class Preferences:
     """``table``: the Preferences contract. ``left_out``: responses that are not in it, by
-    reason."""
+    reason. ``cut``: responses in it that are not whole."""
 
     table: pl.DataFrame
     left_out: dict[str, int]
+    cut: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -63,7 +64,7 @@ class Preferences:
         for split, prompts, responses in splits.iter_rows():
             counts |= {f"{split}/prompts": prompts, f"{split}/responses": responses}
         levels = self.table.drop_nulls("level").group_by("level").len().sort("level")
-        counts |= dict(levels.iter_rows())
+        counts |= dict(levels.iter_rows()) | ({"cut": self.cut} if self.cut else {})
         return counts | {f"left_out/{reason}": n for reason, n in self.left_out.items()}
 
 
@@ -117,17 +118,56 @@ def fit(preferences: Preferences, max_tokens: int) -> Preferences:
     return Preferences(table, preferences.left_out | ({"too_long": long} if long else {}))
 
 
-def check_pairs(table: pl.DataFrame) -> None:
-    """Raise ``UserError`` when a split has no two responses of unequal rank to one prompt."""
+def cut(preferences: Preferences, max_tokens: int) -> Preferences:
+    """Cut responses behind ``max_tokens`` tokens of prompt and response, and leave out those of
+    which nothing remains. No stop token is put behind what is cut, which would teach to end there.
+    """
+    fits = pl.col("prompt_tokens") < max_tokens
+    table = preferences.table.filter(fits)
+    empty = preferences.table.height - table.height
+    long = int((table["token_ids"].list.len() > max_tokens).sum())
+    table = table.with_columns(pl.col("token_ids").list.head(max_tokens))
+    left_out = preferences.left_out | ({"no_response_left": empty} if empty else {})
+    return Preferences(table, left_out, preferences.cut + long)
+
+
+def without_equals(preferences: Preferences) -> Preferences:
+    """Leave out prompts that have the same tokens at two ranks: of such a pair nothing is learnt.
+    They are the same in the tokens that are left of them."""
+    two_ranks = pl.col("rank").n_unique().over("uid", "token_ids") > 1
+    table = preferences.table.filter(~two_ranks.any().over("uid"))
+    equal = preferences.table.height - table.height
+    return replace(
+        preferences,
+        table=table,
+        left_out=preferences.left_out | ({"equal_tokens": equal} if equal else {}),
+    )
+
+
+def check_pairs(table: pl.DataFrame, at: str = "reward_model.preferences") -> None:
+    """Raise ``UserError`` when a split has no two responses of unequal rank to one prompt; ``at``:
+    the place in the recipe of where they are from."""
     for split in ("train", "validation"):
         rows = table.filter(pl.col("split") == split)
         if not comparable(rows).any():
             found = rows.group_by("level").len().sort("level").rows()
             raise UserError(
-                f"reward_model.preferences give {rows.height} responses to {split} prompts and no"
+                f"{at} give {rows.height} responses to {split} prompts and no"
                 f" prompt with two of unequal rank ({dict(found)}); take more prompts, a weaker"
                 " policy, or other preferences"
             )
+
+
+def contaminated(table: pl.DataFrame, prompts: pl.DataFrame, result: str) -> str | None:
+    """Return a warning where prompts of ``table`` are test prompts of the dataset ``prompts``, of
+    which ``result`` is then not independent; else None."""
+    tested = table["uid"].is_in(prompts.filter(prompts["split"] == "test")["uid"].implode())
+    if not tested.any():
+        return None
+    return (
+        f"{table.filter(tested)['uid'].n_unique()} prompts of the preferences are test prompts of"
+        f" the dataset: {result} is not held out from them"
+    )
 
 
 def comparable(table: pl.DataFrame) -> pl.Series:

@@ -31,6 +31,7 @@ KEY, MODE = "WANDB_API_KEY", "WANDB_MODE"
 # resumed run may repeat steps and two stages may overlap.
 STEP_METRICS = {
     "sft": "sft/step",
+    "preference": "preference/step",
     "reward_model": "reward_model/step",
     "rl": "training/global_step",
 }

@@ -16,7 +16,7 @@ from rlcore.rewards.registry import code_digests
 from rlcore.rl.fork import fork_digests, why_from_zero
 from rlcore.rl.ptx import ptx_digests
 from rlcore.store.versions import code_digest, code_parts
-from rlcore.supervised.preference_files import preference_digests
+from rlcore.supervised.preference_files import OF_PREFERENCE, preference_digests
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from schemas.stages import Stage
@@ -83,6 +83,7 @@ def declared() -> dict[Stage, Declared]:
             user_code=_environment,
         ),
         Declared("sft", "policy"),
+        Declared("preference", "policy", inputs=_pairs),
         Declared("reward_model", "reward_model", inputs=_preferences, user_code=_sampling),
         Declared("rl", "policy", inputs=_rl_files, user_code=_rl_functions, resumes=why_from_zero),
         Declared("evaluate", "evaluation", inputs=reward_model_digests, user_code=_played),
@@ -102,6 +103,11 @@ def _data(recipe: Recipe) -> Mapping[str, str]:
 def _preferences(recipe: Recipe) -> Mapping[str, str]:
     assert recipe.reward_model is not None, "a recipe without the section has no such stage"
     return preference_digests(recipe.reward_model.preferences)
+
+
+def _pairs(recipe: Recipe) -> Mapping[str, str]:
+    assert recipe.preference is not None, "a recipe without the section has no such stage"
+    return preference_digests(recipe.preference.data, OF_PREFERENCE)
 
 
 def _environment(recipe: Recipe) -> Mapping[str, str]:

@@ -22,7 +22,26 @@ VETO = {"statistic": "veto", "low": 1e-4}
 MODEL_REWARD = [{"name": "reward_model"}]
 
 # recipe, overrides, then what the sentence holds: path, rule, remedy
+PAIRS: dict[str, Any] = {"data": {"kind": "file", "path": "p.jsonl"}, "max_tokens": 64}
 CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
+    # preference
+    (GRPO, {"preference": PAIRS | {"desirable_weight": 2.0}},
+     ["preference: desirable_weight = 2.0 is not read by algorithm = 'dpo'", "algorithm to kto"]),
+    (GRPO, {"preference": PAIRS | {"algorithm": "kto", "rpo_alpha": 1.0}},
+     ["rpo_alpha = 1.0 is not read by algorithm = 'kto'", "remove it"]),
+    (GRPO, {"preference": PAIRS | {"loss": "ipo", "label_smoothing": 0.1}},
+     ["label_smoothing = 0.1 is not read by loss = 'ipo'", "set loss to sigmoid"]),
+    (GRPO, {"preference": PAIRS | {"max_tokens": 4096}},
+     ["preference.max_tokens = 4096 exceeds model.max_tokens", "raise model.max_tokens"]),
+    (GRPO, {"rl.enabled": False},
+     ["rl.enabled = false and the section preference is null", "set preference"]),
+    (GRPO, {"rl.enabled": False, "preference": PAIRS},
+     ["evaluate.checkpoints = ['base', 'sft', 'rl'] lacks preference", "add preference"]),
+    (GRPO, {"evaluate.checkpoints": ["preference", "rl"]},
+     ["holds preference and the section preference is null", "take it out"]),
+    (GRPO, {"rl.enabled": False, "preference": PAIRS, "retrain": {},
+            "evaluate.checkpoints": ["base", "preference"]},
+     ["rl.enabled = false and the section retrain is set", "set retrain to null"]),
     # the adapter
     (GRPO, {"model.adapter": {}},
      ["model.adapter trains in sft", "model.from_scratch", "model.adapter.stages to [rl]"]),

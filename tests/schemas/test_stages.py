@@ -11,11 +11,26 @@ from schemas.stages import Stage, check_stages, stage_parents
 
 
 def test_stages_come_after_all_that_they_read() -> None:
-    for name in ("quickstart", "quickstart-rlhf"):
+    for name in ("quickstart", "quickstart-rlhf", "smollm2-dpo"):
         before: list[Stage] = []
         for stage, parents in stage_parents(load_recipe(name, directory=RECIPES)).items():
             assert set(parents.values()) <= set(before)
             before.append(stage)
+
+
+def test_preference_comes_before_rl_or_instead_of_it() -> None:
+    """What follows begins with its policy, and the last one is exported."""
+    pairs = {"data": {"kind": "file", "path": "p.jsonl"}, "max_tokens": 64}
+    before = load_recipe("quickstart", {"preference": pairs}, directory=RECIPES)
+    plan = stage_parents(before)
+    assert plan[Stage.PREFERENCE]["policy"] == Stage.SFT
+    assert plan[Stage.RL]["policy"] == Stage.PREFERENCE
+    assert plan[Stage.EXPORT]["policy"] == Stage.RL
+    assert {"sft", "preference", "rl"} <= set(plan[Stage.EVALUATE])
+    plan = stage_parents(load_recipe("smollm2-dpo", directory=RECIPES))
+    assert Stage.RL not in plan
+    assert plan[Stage.EXPORT]["policy"] == Stage.PREFERENCE
+    assert "rl" not in plan[Stage.EVALUATE]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from rlcore.algorithms.objective import (
     SftObjective,
     ValueObjective,
 )
+from rlcore.algorithms.preference import DpoObjective, KtoObjective
 from rlcore.learner.spec import Term, UpdateRequest
 from rlcore.models.packing import Sequences
 from rlcore.supervised.reward_model import ranked_sequences
@@ -74,6 +75,24 @@ def test_a_last_batch_of_few_rows_is_shared(rows, spec, value_dir, pair, learner
     for who in (alone, group):
         who.step([Term(ranked, PreferenceObjective())], 0.1)
     assert_same_weights(weights_of(group), weights_of(alone))
+
+
+@pytest.mark.parametrize("num_pairs", [1, 5])
+def test_preference_of_two_ranks(num_pairs, spec, pair, learner_of):
+    """DPO's pairs stay on one rank, KTO's responses may be apart; every mean is over the step."""
+    rows = make_batch(2 * num_pairs, seed=4)
+    side = [np.full(n, i % 2 + 1.0, np.float32) for i, n in enumerate(rows.lengths.tolist())]
+    per_token = {**rows.per_token, "ranks": side, "desirable": [2.0 - row for row in side]}
+    rows = replace(rows, per_token=per_token, groups=np.arange(2 * num_pairs) // 2)
+    dpo = DpoObjective(num_pairs, label_smoothing=0.1, rpo_alpha=0.5)
+    kto = KtoObjective(0.2, (num_pairs, num_pairs))
+    for objective in (dpo, kto):
+        alone, group = learner_of(), pair.build(replace(spec, micro_batch_tokens=100))
+        expected, found = (who.step([Term(rows, objective)], 0.1) for who in (alone, group))
+        assert found.keys() == expected.keys()
+        for key in expected.keys() - {"perf/padded_tokens"}:
+            assert found[key] == pytest.approx(expected[key], rel=2e-5, abs=1e-6), key
+        assert_same_weights(weights_of(group), weights_of(alone))
 
 
 def test_a_critic_of_two_ranks(spec, value_dir, pair, batch, learner_of):

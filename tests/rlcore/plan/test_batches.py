@@ -2,7 +2,14 @@
 
 import pytest
 
-from rlcore.plan.batches import all_batches, reward_model_batch, rl_batch, sft_batch, smaller_passes
+from rlcore.plan.batches import (
+    all_batches,
+    preference_batch,
+    reward_model_batch,
+    rl_batch,
+    sft_batch,
+    smaller_passes,
+)
 from rlcore.plan.machine import check_machine
 from schemas.errors import UserError
 from tests.rlcore.diagnostics.streams import recipe as shipped
@@ -12,6 +19,7 @@ from tests.rlcore.plan.small import ROOMY, recipe
 def test_batch_arithmetic_of_one_rl_iteration() -> None:
     two_ranks = {"hardware__learner__ranks": 2, "hardware__device": "cpu"}
     batch = check_machine(recipe(**two_ranks), ROOMY).batches.rl
+    assert batch is not None
     assert batch.sequences_per_round == 512
     assert (batch.steps_per_round, batch.total_steps) == (2, 200)
     assert (batch.sequences_per_step, batch.sequences_per_rank) == (256, 128)
@@ -72,6 +80,26 @@ def test_a_reward_model_takes_every_prompt_and_at_least_a_batch() -> None:
         UserError, match=r"reward_model\.batch_prompts = 64 exceeds the 45 training"
     ):
         reward_model_batch(of_file, 50)
+
+
+def test_preference_counts_pairs_for_dpo_and_responses_for_kto() -> None:
+    """And a run without RL plans no iteration of it."""
+    pairs = {"data": {"kind": "file", "path": "p.jsonl"}, "max_tokens": 128, "epochs": 2}
+    without = {"rl__enabled": False, "evaluate__checkpoints": ["base", "preference"]}
+    dpo = recipe(preference=pairs, **without)
+    batch = preference_batch(dpo, 111)
+    assert batch is not None
+    assert (batch.sequences_per_round, batch.sequences_per_step) == (2 * 99, 2 * 64)
+    assert (batch.steps_per_round, batch.total_steps) == (2, 4)
+    assert all_batches(dpo, None).rl is None
+    kto = recipe(preference={**pairs, "algorithm": "kto", "max_steps": 5}, **without)
+    batch = preference_batch(kto, 111)
+    assert batch is not None
+    assert (batch.sequences_per_round, batch.sequences_per_step) == (2 * 99, 32)
+    assert batch.total_steps == 5
+    with pytest.raises(UserError, match=r"preference\.batch_size = 64 exceeds the 45 training"):
+        preference_batch(dpo, 50)
+    assert preference_batch(recipe(), 50) is None
 
 
 @pytest.mark.parametrize("cap", [None, 7])

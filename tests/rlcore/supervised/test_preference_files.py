@@ -70,6 +70,29 @@ def test_bad_rows_are_rejects_and_equal_ones_are_dropped(tmp_path: Path) -> None
     assert "'missing', as row 0: rejected is missing or null" in str(error.value)
 
 
+def test_single_responses_have_labels_and_are_no_pairs(tmp_path: Path) -> None:
+    """TRL's form for KTO; pairs in such a file count as one desirable response and one other."""
+    rows: list[dict] = [
+        {"prompt": "1+1?", "completion": "2", "label": True},
+        {"prompt": "1+1?", "completion": "3", "label": False},
+        {"prompt": "2+1?", "chosen": "3", "rejected": "4"},
+        *[{"prompt": f"{n}+1?", "completion": f"{n}", "label": False} for n in range(40)],
+    ]
+    section = FilePreferences(path=str(write(tmp_path / "x.jsonl", rows)))
+    found = read_preferences(section, DATA, labels=True)
+    assert [row.rank for row in found.rows[:5]] == [1, 2, 1, 2, 2]
+    assert len({row.uid for row in found.rows}) == 43
+    assert len({row.split for row in found.rows if row.prompt[0]["content"] == "1+1?"}) == 1
+    with pytest.raises(
+        UserError, match=r"42 of 43 rows rejected.*set preference\.algorithm to kto"
+    ):
+        read_preferences(section, DATA)
+    bad = [{"prompt": "1?", "completion": "1", "label": "yes"}] * 2
+    section = FilePreferences(path=str(write(tmp_path / "y.jsonl", bad)))
+    with pytest.raises(UserError, match=r"label is 'yes'; it must be true or false"):
+        read_preferences(section, DATA, labels=True)
+
+
 def test_a_file_that_is_not_there_is_named_with_its_setting(monkeypatch) -> None:
     monkeypatch.delenv("GSM8K_DIR", raising=False)
     with pytest.raises(UserError, match=r"set reward_model\.preferences\.path"):

@@ -18,7 +18,7 @@ from tasks.runtime.caching import CachedStage
 from tests.flows.checkout import Checkout, edited, fill
 
 STAGES: Mapping[str, CachedStage] = {stage.value: made for stage, made in CACHED.items()}
-LEARNT = {"sft", "reward_model", "rl"}
+LEARNT = {"sft", "preference", "reward_model", "rl"}
 SAMPLED = {"reward_model", "rl", "evaluate"}
 EDITS = {
     "schemas.algorithm": set(),
@@ -27,13 +27,14 @@ EDITS = {
     "schemas.hardware": set(),
     "schemas.judges": set(),
     "schemas.retrain": set(),
-    "rlcore.data.formats": {"base_model", "prepare_data", "reward_model", "rl"},
+    "rlcore.data.formats": {"base_model", "prepare_data", "preference", "reward_model", "rl"},
     "rlcore.evaluation.promotion_rule": set(),
     "rlcore.retraining.gate_records": set(),
     "rlcore.algorithms.advantages": {"rl"},
-    "rlcore.algorithms.losses": {"reward_model", "rl"},
+    "rlcore.algorithms.losses": {"preference", "reward_model", "rl"},
+    "rlcore.algorithms.preference": {"preference"},
     "rlcore.algorithms.aggregation": LEARNT | {"evaluate"},
-    "rlcore.algorithms.kl": {"reward_model", "rl", "evaluate"},
+    "rlcore.algorithms.kl": {"preference", "reward_model", "rl", "evaluate"},
     "rlcore.learner.passes": LEARNT | {"evaluate"},
     "rlcore.learner.schedule": LEARNT,
     "rlcore.supervised.loop": LEARNT,
@@ -49,7 +50,7 @@ EDITS = {
     "rlcore.rewards.judge": SAMPLED,
     "rlcore.rewards.judges.question": SAMPLED,
     "rlcore.models.base": {"base_model"},
-    "rlcore.models.tokenizer": {"base_model", "prepare_data", "sft", "export"} | SAMPLED,
+    "rlcore.models.tokenizer": {"base_model", "prepare_data", "export"} | LEARNT | SAMPLED,
     "rlcore.data.arithmetic": {"base_model", "prepare_data"},
     "rlcore.data.programs": {"base_model", "prepare_data"},
     "rlcore.data.filters": {"prepare_data"},
@@ -101,7 +102,7 @@ SETTINGS: dict[str, tuple[Any, set[str]]] = {
     "data.sources.0.train": (500, {"base_model", "prepare_data"}),
     "data.filters": (["subset = 'x'"], {"prepare_data"}),
     "data.max_prompt_tokens": (70, {"prepare_data"}),
-    "seed": (5, {"base_model", "prepare_data", "sft", "reward_model", "rl", "evaluate"}),
+    "seed": (5, {"base_model", "prepare_data", "evaluate"} | LEARNT),
 }
 
 
@@ -149,7 +150,9 @@ def test_whether_a_verdict_counts_is_in_the_reward_models_key() -> None:
 def test_the_flow_calls_the_stages_of_the_table(optional: bool) -> None:
     """A stage that is called by another way, or by none, is in no test of this file."""
     name = "quickstart-rlhf" if optional else "quickstart"
-    recipe = load_recipe(name, {"sft.enabled": optional}, directory=RECIPES)
+    pairs = {"data": {"kind": "file", "path": "p.jsonl"}, "max_tokens": 64}
+    overrides = {"sft.enabled": optional, "preference": pairs if optional else None}
+    recipe = load_recipe(name, overrides, directory=RECIPES)
     calls: dict[str, CachedStage] = {}
 
     def call(stage: CachedStage, **parents: ArtifactRef) -> ArtifactRef:
@@ -160,7 +163,7 @@ def test_the_flow_calls_the_stages_of_the_table(optional: bool) -> None:
     made = stages(recipe, call)
     expected = dict(STAGES)
     if not optional:
-        del expected["sft"], expected["reward_model"]
+        del expected["sft"], expected["preference"], expected["reward_model"]
     assert list(calls.items()) == list(expected.items())
     assert {stage.value: ref.key for stage, ref in made.items()} == {name: name for name in calls}
 
@@ -178,7 +181,7 @@ def test_a_run_ends_after_the_stage_that_it_was_to_end_after() -> None:
 
 
 MORE = {"evaluate.pass_k": [1, 2]}
-OF_ALL = "quickstart-rlhf"  # the recipe that has each stage
+OF_ALL = "quickstart-rlhf"  # the recipe that has each stage but preference
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +212,11 @@ def test_status_says_which_stages_an_edit_runs_again(checkout: Checkout, module:
         rows = checkout.status(OF_ALL, {})
     finally:
         file.write_text(before, encoding="utf-8")
-    assert runs(rows) == EDITS[module]
-    causes = [cause for stage in EDITS[module] for cause in rows[stage]["causes"]]
-    assert [cause["what"] for cause in causes] == ["version"] * len(EDITS[module])
-    if not EDITS[module]:
+    again = EDITS[module] - {"preference"}
+    assert runs(rows) == again
+    causes = [cause for stage in again for cause in rows[stage]["causes"]]
+    assert [cause["what"] for cause in causes] == ["version"] * len(again)
+    if not again:
         assert set(states(rows).values()) == {"cached"}
 
 
@@ -221,6 +225,6 @@ def test_status_says_which_stages_an_edit_runs_again(checkout: Checkout, module:
 def test_status_says_which_stages_a_setting_runs_again(checkout: Checkout, path: str) -> None:
     value, stages = SETTINGS[path]
     rows = checkout.status("quickstart", {**MORE, path: value})
-    assert runs(rows) == stages - {"reward_model"}
+    assert runs(rows) == stages - {"preference", "reward_model"}
     if not stages:
         assert set(states(rows).values()) == {"cached"}
