@@ -8,6 +8,7 @@ import pytest
 from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.specs import engine_placement, engine_spec, learner_placement, learner_spec
+from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
 
 
@@ -72,3 +73,23 @@ def test_threads_are_set_before_a_worker_imports() -> None:
     assert (learner["OMP_NUM_THREADS"], engine["OMP_NUM_THREADS"]) == ("2", "3")
     assert learner["DS_ACCELERATOR"] == "cpu"
     assert "DS_ACCELERATOR" not in learner_placement(planned, "cuda").env
+
+
+@pytest.mark.parametrize(
+    ("stages", "named"),
+    [
+        (["sft", "preference", "rl"], {"sft": True, "preference": True, "rl": True}),
+        (["preference", "rl"], {"preference": False, "rl": False}),
+        (["sft", "rl"], {"sft": True, "rl": False}),
+    ],
+)
+def test_an_adapter_names_the_base_unless_all_weights_were_trained_below(
+    stages: list[str], named: dict[str, bool], folder: Path
+) -> None:
+    """peft would put it on a model that it was not trained on."""
+    pairs = {"data": {"kind": "file", "path": "p.jsonl"}}
+    overrides = {"model.adapter": {"stages": stages}, "preference": pairs}
+    planned = load_recipe("gsm8k-grpo", overrides, directory=RECIPES)
+    for stage, base in named.items():
+        spec = learner_spec(planned, folder, Optimizer(), device="cpu", stage=stage)
+        assert spec.adapter_base == ((planned.model.path or "") if base else ""), stage
