@@ -12,7 +12,8 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/data/test_parts_spread.py": ("rlcore/data/child.py",),
     "tests/rlcore/envs/test_process.py": ("rlcore/envs/child.py",),
     "tests/rlcore/learner/test_adapter.py": ("rlcore/models/adapter.py",),
-    "tests/schemas/test_recipe.py": ("schemas/model.py",),
+    "tests/rlcore/rewards/test_brought.py": ("rlcore/models/classifier.py",),
+    "tests/schemas/test_recipe.py": ("schemas/model.py", "schemas/slices.py"),
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
     "tests/rlcore/recipes/test_errors_keys.py": ("rlcore/recipes/foreign_keys.py",),
     "tests/test_wheel.py": ("flows/paths.py",),
@@ -65,7 +66,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/cluster/ray_cluster.py",
         "rlcore/cluster/worker_object.py",
     ),
-    "tests/rlcore/rl/test_ahead.py": ("rlcore/rl/drawing.py",),
     "tests/rlcore/diagnostics/test_checks.py": (
         "rlcore/diagnostics/policy_checks.py",
         "rlcore/diagnostics/reward_checks.py",

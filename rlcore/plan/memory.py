@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rlcore.learner.attention import FLASH
+from rlcore.models.classifier import parameters_of
 from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.shape import ModelShape
 from rlcore.plan.batches import BatchPlans, evaluation_tokens, preference_tokens, sampled_sequences
 from rlcore.plan.data_size import DataSize
-from rlcore.rewards.classifier import parameters_of
 from schemas.hardware import LearnerHardware
 from schemas.model import Adapter
 from schemas.names import BASE_MODEL, PREFERENCE, REWARD_MODEL

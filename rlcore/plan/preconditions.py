@@ -17,6 +17,7 @@ from rlcore.learner.packing_check import try_architecture
 from rlcore.models.adapter import check_adapter
 from rlcore.models.architectures import check_states
 from rlcore.models.base import check_base_model, scratch_stops
+from rlcore.models.classifier import check_classifier
 from rlcore.models.shape import model_parameters
 from rlcore.models.stop_tokens import NEVER_CLOSES, Stops
 from rlcore.models.tokenizer import load_tokenizer
@@ -25,7 +26,6 @@ from rlcore.plan.functions import check_functions
 from rlcore.plan.machine import Fit, check_machine
 from rlcore.plan.rehearsal import Rehearsal, rehearse
 from rlcore.results.compare import recipe_differences
-from rlcore.rewards.classifier import check_classifier
 from rlcore.rewards.judges.setup import check_keys
 from rlcore.rewards.registry import check_recipe_functions
 from rlcore.rl.fork import beyond

@@ -5,6 +5,7 @@ These are planning figures: times rest on ``Rates``, assumptions and not promise
 
 from dataclasses import dataclass
 
+from rlcore.models.classifier import parameters_of
 from rlcore.models.shape import ModelShape
 from rlcore.plan.batches import (
     BatchPlan,
@@ -14,7 +15,6 @@ from rlcore.plan.batches import (
     sampled_sequences,
 )
 from rlcore.plan.machine import Fit
-from rlcore.rewards.classifier import parameters_of
 from schemas.names import BASE_MODEL, PREFERENCE, REWARD_MODEL
 from schemas.recipe import Recipe
 

@@ -15,7 +15,7 @@ import numpy as np
 from rlcore.cluster.types import Worker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
-from rlcore.rewards.classifier import BroughtModel
+from rlcore.rewards.brought import BroughtModel
 from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.registry import combine
 from rlcore.rewards.types import Failure, Kind, Reward, RewardRow, groups_of

@@ -15,9 +15,10 @@ from rlcore.engines.pool import EnginePool
 from rlcore.engines.registry import Choice, check_installed, choose, engine_kind, resumed_choice
 from rlcore.envs.pool import EnvironmentPool
 from rlcore.learner.pool import LearnerPool
+from rlcore.models.classifier import located
 from rlcore.models.shape import model_parameters
 from rlcore.models.weight_files import remove_abandoned_weights
-from rlcore.rewards.classifier import BroughtModel, located
+from rlcore.rewards.brought import BroughtModel
 from rlcore.rewards.judges.setup import judge_setup, prepare_cache
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.process import RECYCLE_ROWS
@@ -119,7 +120,7 @@ def _by_rule(recipe: Recipe, device: str, model_dir: Path) -> Choice:
 logger = logging.getLogger(__name__)
 
 LEARNER = "rlcore.learner.learner:Learner"
-CLASSIFIER = "rlcore.rewards.classifier:Classifier"
+CLASSIFIER = "rlcore.models.classifier:Classifier"
 REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
 ENVIRONMENT_WORKER = "rlcore.envs.pool:EnvironmentWorker"
 

@@ -76,19 +76,13 @@ def _install(point: str) -> None:
         )
     elif point in LOST:
         _install_the_loss_of_an_engine(*LOST[point])
-    elif point == "pause":
-        _install_pause(Phases)
     elif point in ("half-full", "warm-up"):
         _install_within_iteration_2(Phases, point)
-    elif point == "memory":
-        _install_a_limit_of_memory(Phases)
-    elif point == "in-the-sandbox":
-        _install_in_the_sandbox(Phases)
+    elif point in INSTALLED:
+        INSTALLED[point](Phases)
     elif point == "checkpoint":
         # The state is saved; it is not yet an artifact.
         Learner.save = _then_die(Learner.save, lambda *_: True)  # type: ignore[method-assign]
-    elif point == "write":
-        _install_while_a_checkpoint_is_written(Phases)
     elif point == "sft":
         count = {"steps": 0}
 
@@ -242,6 +236,14 @@ def _command(process: Any) -> list[str]:
         return process.cmdline()
     except psutil.Error:  # it has ended
         return []
+
+
+INSTALLED: dict[str, Callable[[Any], None]] = {
+    "pause": _install_pause,
+    "memory": _install_a_limit_of_memory,
+    "in-the-sandbox": _install_in_the_sandbox,
+    "write": _install_while_a_checkpoint_is_written,
+}
 
 
 def main() -> None:

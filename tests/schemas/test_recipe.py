@@ -13,7 +13,8 @@ from rlcore.recipes.load import load_recipe, resolve_recipe
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 from schemas.presets import PRESETS
-from schemas.recipe import STAGE_SLICES, EvaluateSection
+from schemas.recipe import EvaluateSection
+from schemas.slices import STAGE_SLICES
 
 PPO, GRPO, REMAX, GSPO, DAPO, VAPO = (
     f"quickstart{name}" for name in ("-ppo", "", "-remax", "-gspo", "-dapo", "-vapo")

@@ -17,7 +17,8 @@ from rlcore.store.checks import DamagedArtifact
 from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError
 from schemas.judges import Judge, judges_used
-from schemas.recipe import STAGE_SLICES, Recipe
+from schemas.recipe import Recipe
+from schemas.slices import STAGE_SLICES
 
 _FOLDER = ".judges"  # in a local store; stores skip names that begin with a dot
 _WAIT_S = 300.0  # longest wait between two attempts

@@ -22,13 +22,8 @@ from transformers import (
 )
 
 from rlcore.cluster.in_process import InProcessWorker
-from rlcore.rewards.classifier import (
-    BroughtModel,
-    Classifier,
-    check_classifier,
-    conversation,
-    parameters_of,
-)
+from rlcore.models.classifier import Classifier, check_classifier, parameters_of
+from rlcore.rewards.brought import BroughtModel, conversation
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError

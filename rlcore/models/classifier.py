@@ -1,9 +1,5 @@
-"""Reward models that users bring (``reward_models``): classifiers with one label, which read a
-conversation by their own tokenizer and chat template.
-
-Ids of the policy mean nothing to a model of another tokenizer, so the conversation is rendered from
-its messages (TRL hands over the policy's ids, and declines to change that: trl#1674, #3595).
-"""
+"""Classifiers with one label, which users bring as reward models (``reward_models``): checked, and
+asked in a worker."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlcore.cluster.progress import advance
-from rlcore.cluster.types import Worker
 from rlcore.models.files import locate_model, read_config
 from rlcore.models.tokenizer import has_chat_template, read_tokenizer
 from rlcore.models.weight_files import checkpoint_shapes
-from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError
 from schemas.reward_model import BroughtRewardModel
 
@@ -151,25 +145,3 @@ class Classifier:
     def close(self) -> None:
         """Free the model."""
         del self._model
-
-
-class BroughtModel:
-    """A ``Classifier`` in its worker, as the reward pool asks it. ``timeout_s`` bounds a call."""
-
-    def __init__(self, worker: Worker, model: BroughtRewardModel, *, timeout_s: float) -> None:
-        self._worker, self._model, self._timeout_s = worker, model, timeout_s
-
-    def scores(self, rows: Sequence[RewardRow]) -> list[float | str]:
-        """Return what each response is worth; why there is no score, for one that has none."""
-        conversations = [conversation(row, self._model.observations) for row in rows]
-        return self._worker.start("score", conversations).result(self._timeout_s)
-
-
-def conversation(row: RewardRow, observations: bool) -> list[Mapping[str, str]]:
-    """Return the messages of ``row``'s prompt and what followed: the policy's answer; of an episode
-    the policy's turns as one, or with ``observations`` all turns."""
-    if observations and row.turns:
-        return [*row.messages, *row.turns]
-    said = [turn["content"] for turn in row.turns if turn["role"] == "assistant"]
-    answer = "\n".join(said) if said else row.response
-    return [*row.messages, {"role": "assistant", "content": answer}]
