@@ -1,13 +1,10 @@
 """Which part of a recipe each stage's result depends on: what the stage's key is made of."""
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from schemas.algorithm import IN_KEYS
 from schemas.names import BASE_MODEL, PREFERENCE
-
-if TYPE_CHECKING:
-    from schemas.recipe import Recipe
 
 # How the weights of the base model, which are a parent, are loaded and run.
 _LOADED = {"dtype", "max_tokens", "trust_remote_code"}
@@ -62,8 +59,8 @@ IN_KEYS_IF_SET = (
 _READ_FILES = (("rl", "ptx"), ("preference", "data"), ("reward_model", "preferences"))
 
 
-def own_part(recipe: "Recipe", stage: str) -> dict[str, Any]:
-    """Return what ``STAGE_SLICES`` says that ``stage`` depends on."""
+def own_part(recipe: Any, stage: str) -> dict[str, Any]:
+    """Return what ``STAGE_SLICES`` says that ``stage`` depends on; ``recipe``: a ``Recipe``."""
     from_scratch = stage == BASE_MODEL and recipe.model.from_scratch is not None
     sections = _FROM_SCRATCH if from_scratch else STAGE_SLICES[stage]
     hidden = {name: keys for name, keys in NOT_IN_KEYS.items() if sections.get(name) is True}
