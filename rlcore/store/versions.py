@@ -42,7 +42,10 @@ ENGINES = (
     *("rlcore.engines.own_engine", "rlcore.engines.transformers_engine"),
     "rlcore.engines.vllm_engine",
 )
-REWARDS = ("rlcore.rewards.child", "rlcore.rewards.pool", "rlcore.rewards.worker")
+REWARDS = (
+    *("rlcore.models.classifier", "rlcore.rewards.child", "rlcore.rewards.pool"),
+    "rlcore.rewards.worker",
+)
 ENVIRONMENTS = ("rlcore.envs.child", "rlcore.envs.pool")
 SAMPLED = (*ENGINES, *LEARNER, *REWARDS)
 PLAYED = ("rlcore.evolve.rounds", "rlcore.evolve.session", *ENGINES, *ENVIRONMENTS)
