@@ -53,6 +53,7 @@ class Members:
         self._timeout_s, self._start_new, self._log = timeout_s, start_new, log
         self._in_a_row = [0] * len(self._workers)
         self._update: WeightUpdate | None = None
+        self._gone = False  # the file of these weights
         self._canary: tuple[list[list[int]], list[list[float]]] | None = None
         self._lost_s: deque[float] = deque()  # seconds of each that another thread may take
 
@@ -64,7 +65,11 @@ class Members:
 
     def loaded(self, update: WeightUpdate) -> None:
         """All engines are about to hold these weights."""
-        self._update, self._canary = update, None
+        self._update, self._gone, self._canary = update, False, None
+
+    def cannot_load_again(self) -> None:
+        """The file of the weights that all hold is gone, so that no new engine can have them."""
+        self._gone = True
 
     def probed(self, token_ids: list[list[int]], logprobs: list[list[float]]) -> None:
         """All engines hold the weights that give these log-probs."""
@@ -78,11 +83,12 @@ class Members:
         """Return what serves in place of ``lost``, which ``error`` is of: ended, with all that it
         had started, and replaced, unless another call has done so.
 
-        Raises ``error`` where none can be had or one after the other is lost.
+        Raises ``error`` where none can be had, or none with the weights that all hold, and where
+        one after the other is lost.
         """
         if self._workers[index] is not lost:
             return self._workers[index]
-        if self._start_new is None or self._in_a_row[index] >= MOST:
+        if self._start_new is None or self._gone or self._in_a_row[index] >= MOST:
             raise error
         self._in_a_row[index] += 1
         began = monotonic()

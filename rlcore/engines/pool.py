@@ -172,6 +172,11 @@ class EnginePool:
 
         return loaded
 
+    def cannot_load_again(self) -> None:
+        """The file of the weights is gone: an engine that is lost from here on to the next load
+        ends the attempt, as none can take its place."""
+        self._members.cannot_load_again()
+
     def probe(self, token_ids: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
         """Return each engine's log-probs of the same ids, by engine name; see
         ``RolloutEngine.probe``."""
@@ -268,4 +273,6 @@ def load_model_directory(engines: EnginePool, model_dir: Path) -> WeightStamp:
     with exchange_file() as path:
         write_state(path, state)
         stamp = WeightStamp(0, combined_digest(tensors))
-        return engines.load_weights(WeightUpdate(stamp, str(path), tensors, sums))
+        held = engines.load_weights(WeightUpdate(stamp, str(path), tensors, sums))
+    engines.cannot_load_again()
+    return held

@@ -4,7 +4,7 @@ asked in a worker."""
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +12,9 @@ from rlcore.cluster.progress import advance
 from rlcore.models.files import locate_model, read_config
 from rlcore.models.tokenizer import has_chat_template, read_tokenizer
 from rlcore.models.weight_files import checkpoint_shapes
+from rlcore.models.weight_names import check_loading
 from schemas.errors import UserError
 from schemas.reward_model import BroughtRewardModel
-
-if TYPE_CHECKING:
-    pass
 
 HEAD = "ForSequenceClassification"  # the end of the class's name in config.json
 TOKENS = 8192  # of one forward pass, at most, of more than one conversation
@@ -60,6 +58,26 @@ def check_classifier(name: str, model: BroughtRewardModel, *, longest: int) -> N
             f"{where} reads {context} tokens (max_position_embeddings) and prompt and answer may"
             f" have {longest}; lower data.max_prompt_tokens or rl.rollout.max_new_tokens"
         )
+    _check_weights(directory, where)
+
+
+def _check_weights(directory: Path, where: str) -> None:
+    """Raise UserError where the files are not those of the class in config.json: transformers draws
+    at random what they lack, and a head at random scores as well as any."""
+    import torch
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    try:
+        config = AutoConfig.from_pretrained(directory, num_labels=1, trust_remote_code=False)
+        with torch.device("meta"):
+            empty = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+    except Exception as error:  # untrusted files, whatever code reads them
+        raise UserError(
+            f"{where}: transformers makes no model for sequence classification of its config.json"
+            f" ({str(error).strip().partition(chr(10))[0]}); give one that"
+            " AutoModelForSequenceClassification loads without code of its own"
+        ) from error
+    check_loading(empty, checkpoint_shapes(directory), where)
 
 
 def parameters_of(model: BroughtRewardModel) -> int:
@@ -80,16 +98,15 @@ class Classifier:
     """One model, in a worker. ``score`` never pads: conversations of one length share a pass, so a
     score does not depend on what is scored beside it, nor on what the model takes for padding."""
 
-    def __init__(self, directory: str, dtype: str, device: str, threads: int) -> None:
-        """Load the model. Raises UserError where it has another head than one label."""
+    def __init__(self, name: str, directory: str, dtype: str, device: str, threads: int) -> None:
+        """Load ``reward_models.NAME``. Raises UserError as ``check_classifier``, for a model of
+        the hub too."""
         import torch
         from transformers import AutoModelForSequenceClassification
 
         if device == "cpu":
             torch.set_num_threads(threads)
-        check_classifier(
-            Path(directory).name, BroughtRewardModel(path=directory), longest=0
-        )  # of the hub's, too
+        check_classifier(name, BroughtRewardModel(path=directory), longest=0)
         self._tokenizer = read_tokenizer(Path(directory), directory)
         model = AutoModelForSequenceClassification.from_pretrained(
             directory, dtype=getattr(torch, dtype), num_labels=1, use_safetensors=True

@@ -106,13 +106,13 @@ def has_file_names(directory: Path) -> bool:
     held = checkpoint_shapes(directory)
     if held == file_shapes(lm):
         return True
-    _check_loading(lm, held, directory)
+    check_loading(lm, held, f"model.path = '{directory}'")
     return False
 
 
-def _check_loading(
-    lm: "PreTrainedModel", held: Mapping[str, tuple[int, ...]], directory: Path
-) -> None:
+def check_loading(lm: "PreTrainedModel", held: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """Raise ``UserError`` where files that hold tensors of the shapes ``held`` are not all that
+    ``lm``, an ``empty_model``, is made of; ``where``: key and value of the recipe that name it."""
     import torch
 
     zero = torch.zeros(())  # seen in any shape it takes no memory
@@ -128,8 +128,7 @@ def _check_loading(
         )
     except Exception as error:  # untrusted files, whatever code reads them
         raise UserError(
-            f"model.path = '{directory}' cannot be loaded: {_first_line(error)}; fetch or save the"
-            " model again"
+            f"{where} cannot be loaded: {_first_line(error)}; fetch or save the model again"
         ) from error
     info = loaded[1]
     foreign = [name for name in info["unexpected_keys"] if not CONSTANTS.search(name)]
@@ -147,8 +146,8 @@ def _check_loading(
         if names := found[key]:
             several = f"{len(names)} tensors, first '{names[0]}'" if names[1:] else f"'{names[0]}'"
             raise UserError(
-                f"model.path = '{directory}' {problem.format(several, type(lm).__name__)}; fetch or"
-                " save the model again, with the config.json of its weights"
+                f"{where} {problem.format(several, type(lm).__name__)}; fetch or save the model"
+                " again, with the config.json of its weights"
             )
 
 

@@ -290,7 +290,7 @@ class Workers:
             if function in self._brought:
                 continue
             threads = recipe.hardware.learner.threads
-            built_with = (str(located(name, model)), model.dtype, self.device, threads)
+            built_with = (name, str(located(name, model)), model.dtype, self.device, threads)
             (worker,) = self.spawn(CLASSIFIER, placement, [f"reward-model-{name}"], [built_with])
             self._brought[function] = BroughtModel(
                 worker, model, timeout_s=recipe.hardware.timeouts.update_s

@@ -32,6 +32,7 @@ LOST = {
     "lose-row": ("_start_turn", signal.SIGKILL),
     "lose-sync": ("start_load", signal.SIGKILL),
     "stop-row": ("_start_turn", signal.SIGSTOP),
+    "lose-evaluation": ("cannot_load_again", signal.SIGKILL),
 }
 KILL_ITERATION = {"rollout": 1, "reward": 2, "advantage": 2, "update": 3, "sync": 3}
 

@@ -183,6 +183,19 @@ def test_a_new_engine_that_loads_other_weights_samples_nothing() -> None:
         stream(site.pool, PROMPTS)
 
 
+def test_one_whose_weights_nobody_has_any_more_is_not_replaced() -> None:
+    """In evaluation, whose file of weights is gone once all have loaded it: the stage is begun
+    again, as it was when no engine could be replaced."""
+    site = Site("generate")
+    site.pool.load_weights(UPDATE)
+    site.pool.cannot_load_again()
+    with pytest.raises(WorkerDied, match="died during generate"):
+        stream(site.pool, PROMPTS)
+    assert not site.new
+    site.pool.load_weights(UPDATE)
+    assert stream(site.pool, PROMPTS) == EXPECTED
+
+
 def test_an_engine_of_before_the_first_load_is_given_no_weights() -> None:
     site = Site("stamp")
     assert site.pool._of_each("begin")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForSequenceClassification,
@@ -127,7 +128,7 @@ def test_scores_are_those_of_transformers_in_batches_of_any_size(
     directory, asked = saved(kind, pad=pad), responses(200)
     alone = expected(directory, asked)
     assert max(alone) - min(alone) > 0.01, "a thousand times what is allowed"
-    model = Classifier(str(directory), "float32", "cpu", 1)
+    model = Classifier("mine", str(directory), "float32", "cpu", 1)
     for size in (1, 7, 200):
         found = [s for i in range(0, 200, size) for s in model.score(asked[i : i + size])]
         assert found == pytest.approx(alone, abs=1e-5)
@@ -135,7 +136,7 @@ def test_scores_are_those_of_transformers_in_batches_of_any_size(
 
 def test_it_loads_in_bfloat16(saved: Callable[..., Path]) -> None:
     directory, asked = saved("llama"), responses(8)
-    found = Classifier(str(directory), "bfloat16", "cpu", 1).score(asked)
+    found = Classifier("mine", str(directory), "bfloat16", "cpu", 1).score(asked)
     assert found == pytest.approx(expected(directory, asked), abs=0.3)
     assert found != pytest.approx(expected(directory, asked), abs=1e-5)
 
@@ -146,7 +147,7 @@ def test_what_cannot_be_scored_says_why_and_the_others_have_scores(
     refuses = (
         TEMPLATE + "{% if messages[0].role != 'user' %}{{ raise_exception('no user') }}{% endif %}"
     )
-    model = Classifier(str(saved("llama", template=refuses)), "float32", "cpu", 1)
+    model = Classifier("mine", str(saved("llama", template=refuses)), "float32", "cpu", 1)
     (fine,) = responses(1)
     long = [fine[0], {"role": "assistant", "content": "a " * 200}]
     found = model.score([fine, long, fine[1:], fine])
@@ -178,6 +179,25 @@ def test_each_refusal_is_one_sentence(saved: Callable[..., Path], tmp_path: Path
     with pytest.raises(UserError, match=r"reads 96 tokens .* prompt and answer may have 97"):
         check(fits, longest=97)
     check("owner/name")  # of the hub: looked at when it is there
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_files_without_the_head_are_refused(saved: Callable[..., Path], kind: str) -> None:
+    """Transformers would draw one at random, which scores as well as any."""
+    directory = saved(kind)
+    check(directory)
+    file = directory / "model.safetensors"
+    head = {"bert": "classifier.weight"}.get(kind, "score.weight")
+    state = load_file(file)
+    save_file({name: value for name, value in state.items() if name != head}, file)
+    with pytest.raises(UserError, match=f"lacks '{head}', which would be drawn at random"):
+        check(directory)
+    save_file({**state, head: state[head][:, :5].contiguous()}, file)
+    with pytest.raises(UserError, match=r"in other shapes than config\.json has"):
+        check(directory)
+    file.unlink()
+    with pytest.raises(UserError):
+        check(directory)
 
 
 def test_labels_of_a_file_that_says_nothing_are_two(saved: Callable[..., Path]) -> None:
@@ -237,7 +257,7 @@ def test_the_pool_adds_what_models_say_by_their_weights(
     saved: Callable[..., Path], weight: float
 ) -> None:
     directory = saved("llama")
-    worker = InProcessWorker.of("m", Classifier(str(directory), "float32", "cpu", 1))
+    worker = InProcessWorker.of("m", Classifier("mine", str(directory), "float32", "cpu", 1))
     brought = BroughtModel(worker, BroughtRewardModel(path=str(directory)), timeout_s=60)
     section = RewardSection.model_validate(
         {
