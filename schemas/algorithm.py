@@ -74,13 +74,16 @@ class GAE(Section):
 class KL(Section):
     """KL to the frozen reference (docs/understand/algorithms.md, "KL")."""
 
-    where: Literal["none", "loss", "reward"] = Field(
-        default="none", description="term of the loss, taken from each token's reward, or no KL"
+    where: Literal["none", "loss", "reward", "monitor"] = Field(
+        default="none",
+        description="term of the loss, taken from each token's reward, measured only, or no KL",
     )
     estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+", "full"] = Field(
         default="k3", description="per token; as a loss k1 has no gradient in expectation: use k2"
     )
-    coef: float = Field(default=0.01, ge=0, description="weight of the KL, per nat; 0 = off")
+    coef: float = Field(
+        default=0.01, ge=0, description="weight in loss or reward, per nat; 0 = off"
+    )
     controller: Literal["fixed", "adaptive"] = Field(
         default="fixed", description="adaptive: Ziegler et al. 2019, for KL in the reward"
     )
@@ -90,7 +93,7 @@ class KL(Section):
     @property
     def uses_reference(self) -> bool:
         """Whether a frozen reference is needed."""
-        return self.where != "none" and self.coef > 0
+        return self.where == "monitor" or (self.where != "none" and self.coef > 0)
 
     @model_validator(mode="before")
     @classmethod

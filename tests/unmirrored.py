@@ -100,7 +100,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/rl/test_advantage.py": (
         "rlcore/rl/batch.py",
-        "rlcore/rl/scores.py",
     ),
     "tests/rlcore/rl/test_dynamic_sampling.py": ("rlcore/rl/groups.py",),
     "tests/rlcore/sandbox/test_probe.py": ("rlcore/sandbox/attack.py",),

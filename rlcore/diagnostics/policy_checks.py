@@ -181,7 +181,10 @@ POLICY_CHECKS = (
             "KL to the reference jumped to {now[actor/ref_kl]:.3g} nats per token, {value:.0f}"
             " times what is usual"
         ),
-        remedy=f"{LOWER_LR}, or raise rl.algorithm.kl.coef (controller: adaptive with a reward KL)",
+        remedy=(
+            f"{LOWER_LR}, or raise rl.algorithm.kl.coef, with rl.algorithm.kl.where loss or reward"
+            " (there with controller: adaptive)"
+        ),
     ),
     Check(
         name="everything_clipped",

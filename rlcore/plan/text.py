@@ -76,10 +76,11 @@ def _loss_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
     lines = []
     if algorithm.kl.uses_reference:
         held = ", exact over the vocabulary" if algorithm.kl.estimator == "full" else ""
+        use = f"in the {algorithm.kl.where}, coefficient {algorithm.kl.coef:g}"
+        use += f" ({algorithm.kl.controller})"
+        use = "measured only" if algorithm.kl.where == "monitor" else use
         lines.append(
-            f"KL: {algorithm.kl.estimator} in the {algorithm.kl.where}, coefficient"
-            f" {algorithm.kl.coef:g} ({algorithm.kl.controller}){held}: one more forward pass, of"
-            " the reference"
+            f"KL: {algorithm.kl.estimator} {use}{held}: one more forward pass, of the reference"
         )
     if recipe.scores_own_logprobs:
         epochs = recipe.rl.update.epochs
