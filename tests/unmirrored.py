@@ -98,9 +98,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/rl/ptx.py",
         "rlcore/rl/reward.py",
     ),
-    "tests/rlcore/rl/test_advantage.py": (
-        "rlcore/rl/batch.py",
-    ),
+    "tests/rlcore/rl/test_advantage.py": ("rlcore/rl/batch.py",),
     "tests/rlcore/rl/test_dynamic_sampling.py": ("rlcore/rl/groups.py",),
     "tests/rlcore/sandbox/test_probe.py": ("rlcore/sandbox/attack.py",),
     "tests/rlcore/sandbox/test_sandbox.py": (

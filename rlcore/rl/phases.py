@@ -167,7 +167,8 @@ class Phases:
         if self._fork is None:
             return LoopState.initial(self.recipe.rl)
         policy = self.records.lineage.parents.get("policy")
-        return self._fork.begin(self.store, self.recipe, self.workers.trained, policy)
+        state = self._fork.begin(self.store, self.recipe, self.workers.trained, policy)
+        return replace(state, cursor=self.stream.aligned(state.cursor))
 
     @property
     def _offers_kept(self) -> int:

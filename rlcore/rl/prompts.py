@@ -145,6 +145,16 @@ class PromptStream:
         )
         return self.prompts.take(rows)
 
+    def aligned(self, cursor: int) -> int:
+        """Return the first place from ``cursor`` on where a round of this stream begins.
+
+        A fork with rounds of another size would else draw a round of two epochs, in which a prompt
+        may be twice. It skips less than a round, and nothing where the rounds are alike.
+        """
+        size = self.round_size
+        place = cursor % (self.prompts.height - self.prompts.height % size)
+        return cursor - place + -(-place // size) * size
+
 
 def take_prompts(num_prompts: int, *, cursor: int, count: int, seed: int) -> np.ndarray:
     """Return ``count`` row numbers (int64) at stream positions ``cursor .. cursor + count - 1``.

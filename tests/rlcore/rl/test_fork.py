@@ -68,6 +68,20 @@ def test_its_own_settings_hold_from_there(
     assert state.digest != digests[ITERATIONS]
 
 
+def test_its_rounds_may_have_another_size(
+    make_phases: Make, dataset: Dataset, tmp_path: Path
+) -> None:
+    """A round of it would straddle two epochs, at the end of which a prompt may be in both."""
+    parent, _ = trained(make_phases, dataset, ArtifactStore(tmp_path / "s"), "kept")
+    place = parent.start().cursor
+    size = parent.train.height - 1
+    fork = forked(make_phases, parent, **{"rl.rollout.prompts": size, "rl.update.mini_batches": 1})
+    state = fork.start()
+    assert state.cursor % size == 0
+    assert 0 <= state.cursor - place < 2 * size
+    assert one_iteration(fork, state).iteration == AT + 1
+
+
 @pytest.mark.slow
 def test_what_cannot_be_forked_is_one_sentence(
     make_phases: Make, dataset: Dataset, tmp_path: Path

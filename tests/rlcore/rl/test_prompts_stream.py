@@ -1,10 +1,12 @@
 """The prompt stream: a resume neither repeats nor skips data."""
 
 import numpy as np
+import polars as pl
 import pytest
 
-from rlcore.rl.prompts import take_prompts
+from rlcore.rl.prompts import PromptRows, PromptStream, take_prompts
 from schemas.errors import UserError
+from schemas.rl import RLSection
 
 
 def test_one_epoch_takes_every_prompt_once() -> None:
@@ -28,3 +30,19 @@ def test_epochs_and_seeds_order_differently() -> None:
 def test_too_few_prompts_is_said() -> None:
     with pytest.raises(UserError, match=r"rl\.rollout\.prompts = 64 exceeds the 10"):
         take_prompts(10, cursor=0, count=64, seed=0)
+
+
+@pytest.mark.parametrize("before", [1, 3, 4, 7, 12])
+@pytest.mark.parametrize("after", [1, 2, 5, 12, 20])
+def test_a_fork_with_other_rounds_takes_no_prompt_twice(before: int, after: int) -> None:
+    """From wherever the other run was; it skips less than one round."""
+    rl = RLSection.model_validate({"rollout": {"prompts": after}, "update": {"mini_batches": 1}})
+    rows = PromptRows.of_frame(pl.DataFrame({"uid": [str(row) for row in range(37)]}))
+    stream = PromptStream(rows, rl, seed=1)
+    for iterations in range(1, 40):
+        cursor = stream.aligned(iterations * before)
+        assert 0 <= cursor - iterations * before < after
+        for step in range(40):
+            taken = stream.round(cursor=cursor + step * after, drawn=0)
+            assert taken["uid"].n_unique() == after
+    assert stream.aligned(3 * after) == 3 * after
