@@ -12,13 +12,16 @@ import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from rlcore.envs.registry import Builder, Episode, Kind
-from rlcore.envs.types import plain
+from rlcore.envs.registry import Episode, Kind
 from rlcore.rewards.calls import failure_text
 from rlcore.rewards.child import limit_memory, main, silence
 from schemas.environment import MCP
+
+if TYPE_CHECKING:
+    from rlcore.envs.mcp import McpTools
 
 _DETAIL_CHARACTERS = 500
 _LONGEST_MESSAGE = 2**30
@@ -51,7 +54,7 @@ async def _serve(link: socket.socket, setup: dict[str, Any]) -> None:
 
 
 @asynccontextmanager
-async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator[Builder]:
+async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator["Kind | McpTools"]:
     """Yield the kind of environment ``name``; a server of it runs meanwhile."""
     if name != MCP:
         yield Kind(name, options)
@@ -62,7 +65,7 @@ async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator[Builder]:
         yield kind
 
 
-async def _answer_all(link: socket.socket, kind: Builder, setup: dict[str, Any]) -> None:
+async def _answer_all(link: socket.socket, kind: "Kind | McpTools", setup: dict[str, Any]) -> None:
     reader, writer = await asyncio.open_connection(sock=link, limit=_LONGEST_MESSAGE)
     # Plain methods wait in threads; tools mostly wait for something else.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(setup["threads"]))
@@ -88,20 +91,20 @@ async def _answer_all(link: socket.socket, kind: Builder, setup: dict[str, Any])
 
 
 async def _answered(
-    call: dict[str, Any], episodes: dict[str, Episode], kind: Builder, timeout_s: float
+    call: dict[str, Any], episodes: dict[str, Episode], kind: "Kind | McpTools", timeout_s: float
 ) -> dict[str, Any]:
     """Return {"said": ...}, {"timeout": True}, or {"error": ...}; after the last two the episode's
     state is gone."""
     name = call["episode"]
     try:
-        if "describe" in call:
-            return {"said": list(kind.describe().tools)}
+        if "tools" in call:
+            return {"said": kind.tools()}
         if "demonstrations" in call:
             return {"said": [kind.demonstration(seed) for seed in call["demonstrations"]]}
         if "past" in call:
             episodes[name] = await _again(kind, call["past"], timeout_s)
         async with asyncio.timeout(timeout_s):
-            return {"said": plain(await _one(episodes[name], call["do"]))}
+            return {"said": asdict(await _one(episodes[name], call["do"]))}
     except TimeoutError:
         episodes.pop(name, None)
         return {"timeout": True}
@@ -110,7 +113,7 @@ async def _answered(
         return {"error": failure_text(error)[:_DETAIL_CHARACTERS]}
 
 
-async def _again(kind: Builder, past: list[Any], timeout_s: float) -> Episode:
+async def _again(kind: "Kind | McpTools", past: list[Any], timeout_s: float) -> Episode:
     """Return an environment in which ``past`` has happened: a list of (call, answer).
 
     Raises NotRepeatable when it answers otherwise now.
@@ -119,7 +122,7 @@ async def _again(kind: Builder, past: list[Any], timeout_s: float) -> Episode:
     for do, said in past:
         async with asyncio.timeout(timeout_s):
             # Through JSON, as the answer that it is compared with has come.
-            now = json.loads(json.dumps(plain(await _one(episode, do))))
+            now = json.loads(json.dumps(asdict(await _one(episode, do))))
         if now != said:
             raise NotRepeatable(
                 "the environment's process had ended, and the same actions with the same seed are"

@@ -122,7 +122,7 @@ logger = logging.getLogger(__name__)
 LEARNER = "rlcore.learner.learner:Learner"
 CLASSIFIER = "rlcore.models.classifier:Classifier"
 REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
-ENVIRONMENT_WORKER = "rlcore.envs.pool:EnvironmentWorker"
+ENVIRONMENT_WORKER = "rlcore.envs.process:EnvironmentProcess"
 
 
 class Workers:
