@@ -9,14 +9,14 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rlcore.envs.registry import Episode, Kind
-from rlcore.rewards.calls import failure_text
+from rlcore.rewards.calls import answer_as_they_end, failure_text
 from rlcore.rewards.child import limit_memory, main, silence
 from schemas.environment import MCP
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rlcore.envs.mcp import McpTools
 
 _DETAIL_CHARACTERS = 500
-_LONGEST_MESSAGE = 2**30
 
 
 class NotRepeatable(Exception):
@@ -66,28 +65,20 @@ async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator["Kind | M
 
 
 async def _answer_all(link: socket.socket, kind: "Kind | McpTools", setup: dict[str, Any]) -> None:
-    reader, writer = await asyncio.open_connection(sock=link, limit=_LONGEST_MESSAGE)
     # Plain methods wait in threads; tools mostly wait for something else.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(setup["threads"]))
     episodes: dict[str, Episode] = {}
-    running: set[asyncio.Task[None]] = set()
 
-    async def answer(call: dict[str, Any]) -> None:
-        said = {
-            "number": call["number"],
-            **await _answered(call, episodes, kind, setup["timeout_s"]),
-        }
-        writer.write(json.dumps(said).encode() + b"\n")
-        await writer.drain()
+    async def answer(call: dict[str, Any]) -> bytes:
+        said = await _answered(call, episodes, kind, setup["timeout_s"])
+        return json.dumps({"number": call["number"], **said}).encode() + b"\n"
 
-    while line := await reader.readline():
-        message = json.loads(line)
+    def begun(message: Any) -> Iterator[Coroutine[Any, Any, bytes]]:
         for name in message.get("ended", ()):
             episodes.pop(name, None)
-        for call in message.get("calls", ()):
-            task = asyncio.create_task(answer(call))
-            running.add(task)  # the loop keeps weak references only
-            task.add_done_callback(running.discard)
+        yield from map(answer, message.get("calls", ()))
+
+    await answer_as_they_end(link, begun)
 
 
 async def _answered(

@@ -16,12 +16,11 @@ from schemas.names import portable_name
 from schemas.outcomes import Outcome
 from schemas.rl import RewardFunction
 
-FORMAT = "format"  # the built-in reward
 CHILD = "rlcore.rewards.child"
 LOOK_S = 15.0
 # Of the first call in a process, beside the limit of its row: a function may load a model there.
 LOAD_S = 15.0
-RECYCLE_ROWS = 10_000
+RECYCLE_ROWS = 10_000  # functions leak: from here on another process takes the next call
 # Rows that a child has and has not answered; those beyond the socket's buffer would block both.
 _AHEAD_ROWS = 512
 _AHEAD_CHARACTERS = 50_000
@@ -52,7 +51,6 @@ class FunctionProcess:
         path: str,
         memory_gib: float | None,
         environment: Mapping[str, str],
-        recycle_rows: int = RECYCLE_ROWS,
     ) -> None:
         """Start the child process; ``path``: where the recipe names the function; ``options``: its
         own, and what a built-in function reads of the section.
@@ -68,12 +66,8 @@ class FunctionProcess:
             "memory_bytes": int(memory_gib * 2**30) if memory_gib else None,
         }
         self._what = portable_name(function.name)
-        # Nothing else takes `format` time.
-        pattern = str(options.get("pattern"))[:80] if function.name == FORMAT else ""
-        self._pattern = f" (its pattern {pattern!r} backtracks)" if pattern else ""
         self._batch, self._concurrency = function.batch, function.concurrency
         self._environment = environment
-        self._recycle_rows = recycle_rows
         self._lost = 0  # consecutive lost rows
         self._load_s = LOAD_S  # less once it is known what loading takes
         self._is_async = self._closed = False
@@ -90,6 +84,8 @@ class FunctionProcess:
 
         Raises RuntimeError when no child process stays alive.
         """
+        if self._child is not None and self._child.rows_scored >= RECYCLE_ROWS:
+            self._end_child()
         waiting = deque(
             _Unit(tuple(indices))
             for indices in (groups_of(rows) if self._batch else ([i] for i in range(len(rows))))
@@ -111,8 +107,6 @@ class FunctionProcess:
             self._child = None
 
     def _ready_child(self) -> Child:
-        if self._child is not None and self._child.rows_scored >= self._recycle_rows:
-            self._end_child()
         if self._closed:
             raise RuntimeError(f"the process of reward function {self.name} is closed")
         if self._child is None:
@@ -132,8 +126,9 @@ class FunctionProcess:
         rewards: dict[int, Reward],
         timeout_s: float,
     ) -> list[int]:
-        """Score units of ``waiting`` until all are done, the child is due for replacement, or a row
-        ends it. Return the rows that are still without a reward and may have ended it."""
+        """Score units of ``waiting`` until all are done or a row ends the child.
+
+        Return the rows that are still without a reward and may have ended it."""
         child, flight = self._ready_child(), _Flight()
         row_s, loads = timeout_s, child.rows_scored == 0
         if loads:
@@ -161,7 +156,7 @@ class FunctionProcess:
             beside = f" and {timeout_s - row_s:.3g} s for loading" if timeout_s > row_s + 1 else ""
             if loads and self._load_s == LOAD_S:
                 self._load_s = 0.0  # it hangs, and that must not take as long for each row
-            late = f"no score of {self._what}{self._pattern} within {row_s:g} s{beside}"
+            late = f"no score of {self._what} within {row_s:g} s{beside}"
             lost = Outcome.TIMEOUT, f"{late}; its process was killed"
         except ChildEnded:
             self._child = None
@@ -186,7 +181,6 @@ class FunctionProcess:
             return []
         at_once = self._concurrency if self._is_async else 1 if self._batch else _AHEAD_ROWS
         at_once = 1 if self._is_async and loads else at_once
-        at_once = min(at_once, self._recycle_rows - child.rows_scored)
         given, characters = list(flight.rows), sum(_size(rows[i]) for i in flight.rows)
         units: list[_Unit] = []
         for unit in waiting:
@@ -194,8 +188,6 @@ class FunctionProcess:
                 break
             characters += sum(_size(rows[i]) for i in unit.rows)
             if given and characters > _AHEAD_CHARACTERS:
-                break
-            if not given and child.rows_scored >= self._recycle_rows:
                 break
             units.append(unit)
             given += unit.rows
@@ -280,35 +272,33 @@ def _size(row: RewardRow) -> int:
 def look_at_functions(
     functions: Sequence[Mapping[str, Any]], *, environment: Mapping[str, str]
 ) -> None:
-    """Load functions of the user in one child process, and call none of them.
+    """Load functions of the user, each in a child process, and call none of them.
 
     Each has ``name``, ``options``, ``path`` (where the recipe names it), ``loader``
     ("package.module:function", called with these three), ``memory_bytes`` (the address space it
     will get, or None) and ``limit_s`` (None: ``LOOK_S`` seconds). Raises UserError with what the
     loader says, or when the import raises, ends its process or exceeds the limit.
     """
-    child = Child.spawn(environment, CHILD)
-    try:
-        child.send({"functions": list(functions)})
-        for function in functions:
-            if refused := _answer_on(function, child):
-                raise UserError(refused)
-    finally:
-        child.kill()
-
-
-def _answer_on(function: Mapping[str, Any], child: Child) -> str:
-    where = f"{function['path']} = {function['name']!r}"
-    limit_s = function["limit_s"] or LOOK_S
-    try:
-        return child.receive(limit_s)["refused"]
-    except TimeoutError:
-        return (
-            f"{where} was not imported within {limit_s:g} s; import heavy packages inside the"
-            " function, and run nothing at module level"
-        )
-    except ChildEnded:
-        return f"{where}: the process that imported it ended ({child.ending()}); import less"
+    for function in functions:
+        where, limit_s = f"{function['path']} = {function['name']!r}", function["limit_s"] or LOOK_S
+        child = Child.spawn(environment, CHILD)
+        try:
+            child.send({"look_at": dict(function)})
+            refused = child.receive(limit_s)["refused"]
+        except TimeoutError:
+            refused = (
+                f"{where} was not imported within {limit_s:g} s; import heavy packages inside the"
+                " function, and run nothing at module level"
+            )
+        except ChildEnded:
+            refused = (
+                f"{where}: the process that imported its module ended ({child.ending()}); import"
+                " nothing that ends Python, and run nothing at module level"
+            )
+        finally:
+            child.kill()
+        if refused:
+            raise UserError(refused)
 
 
 def _fields(row: RewardRow) -> list[Any]:

@@ -21,7 +21,6 @@ from rlcore.models.weight_files import remove_abandoned_weights
 from rlcore.rewards.brought import BroughtModel
 from rlcore.rewards.judges.setup import judge_setup, prepare_cache
 from rlcore.rewards.pool import RewardPool
-from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.rl.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.hardware import AUTO
 from schemas.names import REWARD_MODEL, by_workers
@@ -309,7 +308,7 @@ class Workers:
             scored = section.model_copy(update={"functions": functions})
             count = self.recipe.hardware.reward_workers if functions else 0
             names = [f"reward-{index}" for index in range(count)]
-            built_with = [(scored, RECYCLE_ROWS, judges)] * count
+            built_with = [(scored, judges)] * count
             self._reward_workers = self.spawn(REWARD_WORKER, Placement(), names, built_with)
         return RewardPool(
             self._reward_workers,

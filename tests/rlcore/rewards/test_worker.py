@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.cluster.progress import report_to
+from rlcore.rewards import process
 from rlcore.rewards.link import Child
 from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
@@ -198,13 +199,17 @@ def test_a_child_that_died_between_batches_costs_no_row(start: Start) -> None:
     assert outcomes(worker.score(rows("fine", "fine"), timeout_s=10)) == [OK, OK]
 
 
-def test_the_child_is_replaced_after_its_rows(start: Start) -> None:
+def test_the_child_is_replaced_after_its_rows(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Verifiers leak; a process that never ends grows until the machine does."""
-    worker = start(recycle_rows=3)
-    rewards = worker.score(rows(*["pid"] * 7), timeout_s=10)
-    pids = [reward.score for reward in rewards]
-    assert [len({*pids[i : i + 3]}) for i in (0, 3)] == [1, 1]
-    assert len({*pids}) == 3
+    monkeypatch.setattr(process, "RECYCLE_ROWS", 3)
+    worker = start()
+    calls = [worker.score(rows(*["pid"] * count), timeout_s=10) for count in (2, 2, 1)]
+    first, second, third = ({reward.score for reward in rewards} for rewards in calls)
+    assert first == second
+    assert len(first) == 1
+    assert third.isdisjoint(first)
 
 
 def test_the_child_stays_light(start: Start) -> None:
