@@ -126,9 +126,8 @@ def serve(
         return answer(index, *await function.result(row, timeout_s))
 
     def begun(message: Any) -> Iterator[Coroutine[Any, Any, bytes]]:
-        for call in message["calls"]:
-            for index, *fields in call:
-                yield score(index, RewardRow(*fields), message["timeout_s"])
+        for index, *fields in message["call"]:
+            yield score(index, RewardRow(*fields), message["timeout_s"])
 
     asyncio.run(answer_as_they_end(link, begun))
 

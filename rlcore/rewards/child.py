@@ -114,10 +114,10 @@ def _serve(link: socket.socket) -> None:
         serve(link, function, _answer)
         return
     for line in lines:
-        for call in json.loads(line)["calls"]:
-            results = function.results([RewardRow(*fields) for _, *fields in call])
-            for (index, *_), (reward, seconds) in zip(call, results, strict=True):
-                link.sendall(_answer(index, reward, seconds))
+        call = json.loads(line)["call"]
+        results = function.results([RewardRow(*fields) for _, *fields in call])
+        for (index, *_), (reward, seconds) in zip(call, results, strict=True):
+            link.sendall(_answer(index, reward, seconds))
 
 
 def _refusal(named: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ import pytest
 
 from rlcore.cluster.progress import report_to
 from rlcore.rewards import process
-from rlcore.rewards.link import Child
 from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
 from schemas.errors import UserError
@@ -111,7 +110,7 @@ def test_the_rest_is_not_tried_once_too_many_rows_are_lost(start: Start) -> None
 
 
 @pytest.mark.slow
-def test_lost_rows_are_noted_and_of_many_in_a_row_not_each(start: Start) -> None:
+def test_a_lost_row_is_noted_and_of_many_in_a_row_the_first(start: Start) -> None:
     notes: list[str] = []
     report_to(lambda count, note: notes.append(note))
     try:
@@ -119,10 +118,7 @@ def test_lost_rows_are_noted_and_of_many_in_a_row_not_each(start: Start) -> None
     finally:
         report_to(None)
     detail = "no score of reward_samples:by_command within 0.3 s; its process was killed"
-    assert [note for note in dict.fromkeys(notes) if note] == [
-        f"reward_samples:by_command lost a row: {detail}",
-        f"reward_samples:by_command lost 3 rows in a row: {detail}",
-    ]
+    assert [note for note in notes if note] == [f"reward_samples:by_command lost a row: {detail}"]
 
 
 @pytest.mark.slow
@@ -221,18 +217,6 @@ def test_odd_text_arrives_as_it_is(start: Start) -> None:
     odd = ["", "\0", "🦆", "\ud800", "line\nbreak", "x" * 1_000_000]
     rewards = start("reward_samples:length").score(rows(*odd), timeout_s=10)
     assert [reward.score for reward in rewards] == pytest.approx([6 + len(t) / 100 for t in odd])
-
-
-def test_many_rows_are_one_round_trip(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scoring must stay far below the other phases: 512 rows take 15 ms on a calm machine."""
-    worker = start("gsm8k").worker
-    sent, send = [], Child.send
-    monkeypatch.setattr(
-        Child, "send", lambda child, message: (sent.append(1), send(child, message))
-    )
-    parts = worker.score(rows(*["#### 72"] * 200), 10, kind="rows")
-    assert outcomes([part[0] for part in parts]) == [OK] * 200
-    assert len(sent) == 1
 
 
 def test_no_rows_are_no_rewards(start: Start) -> None:
