@@ -40,7 +40,10 @@ class Sandbox:
         files: Mapping[str, str | bytes] = {},
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> Ran:
-        """Return how ``program`` ended, as ``RunsPrograms.run`` says."""
+        """Return how ``program``, Python source, ended with ``files`` in its working directory.
+
+        Raises SandboxError when the sandbox failed, UserError for a file name outside of it.
+        """
         contents = {_inside(name): _encoded(content) for name, content in files.items()}
         with self._slot() as place:
             return supervise(
