@@ -14,7 +14,6 @@ import numpy as np
 from rlcore.cluster.types import Worker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
-from rlcore.rewards.brought import BroughtModel
 from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.registry import combine
 from rlcore.rewards.types import Failure, Kind, Reward, RewardRow, groups_of
@@ -22,6 +21,7 @@ from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rewards.worker import Parts
 from schemas.names import REWARD_MODEL, by_workers, is_model, term_name
 from schemas.outcomes import Outcome
+from schemas.reward_model import BroughtRewardModel
 from schemas.rl import RewardFunction, RewardSection
 
 # Rows of one call, after which it is seen whether too many have failed. Of those scored one after
@@ -42,6 +42,30 @@ class _Unit:
     def keys(self) -> list[Key]:
         """The names of its results."""
         return [(row.trajectory_id, self.kind) for row in self.rows]
+
+
+# Ids of the policy mean nothing to a model of another tokenizer, so the model renders the messages
+# itself (TRL hands over the policy's ids, and declines to change that: trl#1674, #3595).
+class BroughtModel:
+    """A ``Classifier`` in its worker, as the reward pool asks it. ``timeout_s`` bounds a call."""
+
+    def __init__(self, worker: Worker, model: BroughtRewardModel, *, timeout_s: float) -> None:
+        self._worker, self._model, self._timeout_s = worker, model, timeout_s
+
+    def scores(self, rows: Sequence[RewardRow]) -> list[float | str]:
+        """Return what each response is worth; why there is no score, for one that has none."""
+        conversations = [conversation(row, self._model.observations) for row in rows]
+        return self._worker.start("score", conversations).result(self._timeout_s)
+
+
+def conversation(row: RewardRow, observations: bool) -> list[Mapping[str, str]]:
+    """Return the messages of ``row``'s prompt and what followed: the policy's answer; of an episode
+    the policy's turns as one, or with ``observations`` all turns."""
+    if observations and row.turns:
+        return [*row.messages, *row.turns]
+    said = [turn["content"] for turn in row.turns if turn["role"] == "assistant"]
+    answer = "\n".join(said) if said else row.response
+    return [*row.messages, {"role": "assistant", "content": answer}]
 
 
 class RewardPool:

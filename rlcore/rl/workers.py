@@ -18,9 +18,8 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.models.classifier import located
 from rlcore.models.shape import model_parameters
 from rlcore.models.weight_files import remove_abandoned_weights
-from rlcore.rewards.brought import BroughtModel
 from rlcore.rewards.judges.setup import judge_setup, prepare_cache
-from rlcore.rewards.pool import RewardPool
+from rlcore.rewards.pool import BroughtModel, RewardPool
 from rlcore.rl.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.hardware import AUTO
 from schemas.names import REWARD_MODEL, by_workers
