@@ -33,7 +33,7 @@ _CALLER = """
 import json, os, sys
 answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.dup2(2, 1)
-given = json.load(open("call.json", encoding="utf-8"))
+given = json.load(sys.stdin)
 names = {"__name__": "program", "__file__": "program.py"}
 exec(compile(given["program"], "program.py", "exec"), names)
 owner = names.get("Solution")
@@ -260,7 +260,7 @@ def _failure(
         right = ran.succeeded and same_output(ran.stdout.decode(errors="replace"), expected)
     else:
         call = {"program": program, "fn_name": function, "arguments": given}
-        ran = sandbox.run(_CALLER, files={"call.json": json.dumps(call)}, limits=limits)
+        ran = sandbox.run(_CALLER, stdin=json.dumps(call), limits=limits)
         right = ran.succeeded and _same_json(ran.stdout, expected)
     if right:
         return ""
