@@ -16,7 +16,7 @@ from rlcore.data.rows import Reject
 from rlcore.data.screen import check_rejects, screen
 from rlcore.data.split import NO_DEMONSTRATIONS, first_for_test, last_for_validation, no_prompts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
-from rlcore.envs.process import describe
+from rlcore.envs.process import tools_of
 from rlcore.models.chat import Tools
 from rlcore.store.tables import TableFile, TableWriter
 from schemas.data import DataSection
@@ -93,7 +93,7 @@ def prepare(
 
 
 def _tools(environment: EnvironmentSection | None) -> Tools:
-    return () if environment is None else describe(environment).tools
+    return () if environment is None else tools_of(environment)
 
 
 def _ready_for(recipe: Recipe, tokenizer: "ChatTokenizer", folder: Path | None) -> "_Ready":

@@ -9,19 +9,21 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from rlcore.envs.registry import Builder, Episode, Kind
-from rlcore.envs.types import plain
-from rlcore.rewards.calls import failure_text
+from rlcore.envs.registry import Episode, Kind
+from rlcore.rewards.calls import answer_as_they_end, failure_text
 from rlcore.rewards.child import limit_memory, main, silence
 from schemas.environment import MCP
 
+if TYPE_CHECKING:
+    from rlcore.envs.mcp import McpTools
+
 _DETAIL_CHARACTERS = 500
-_LONGEST_MESSAGE = 2**30
 
 
 class NotRepeatable(Exception):
@@ -51,7 +53,7 @@ async def _serve(link: socket.socket, setup: dict[str, Any]) -> None:
 
 
 @asynccontextmanager
-async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator[Builder]:
+async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator["Kind | McpTools"]:
     """Yield the kind of environment ``name``; a server of it runs meanwhile."""
     if name != MCP:
         yield Kind(name, options)
@@ -62,46 +64,38 @@ async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator[Builder]:
         yield kind
 
 
-async def _answer_all(link: socket.socket, kind: Builder, setup: dict[str, Any]) -> None:
-    reader, writer = await asyncio.open_connection(sock=link, limit=_LONGEST_MESSAGE)
+async def _answer_all(link: socket.socket, kind: "Kind | McpTools", setup: dict[str, Any]) -> None:
     # Plain methods wait in threads; tools mostly wait for something else.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(setup["threads"]))
     episodes: dict[str, Episode] = {}
-    running: set[asyncio.Task[None]] = set()
 
-    async def answer(call: dict[str, Any]) -> None:
-        said = {
-            "number": call["number"],
-            **await _answered(call, episodes, kind, setup["timeout_s"]),
-        }
-        writer.write(json.dumps(said).encode() + b"\n")
-        await writer.drain()
+    async def answer(call: dict[str, Any]) -> bytes:
+        said = await _answered(call, episodes, kind, setup["timeout_s"])
+        return json.dumps({"number": call["number"], **said}).encode() + b"\n"
 
-    while line := await reader.readline():
-        message = json.loads(line)
+    def begun(message: Any) -> Iterator[Coroutine[Any, Any, bytes]]:
         for name in message.get("ended", ()):
             episodes.pop(name, None)
-        for call in message.get("calls", ()):
-            task = asyncio.create_task(answer(call))
-            running.add(task)  # the loop keeps weak references only
-            task.add_done_callback(running.discard)
+        yield from map(answer, message.get("calls", ()))
+
+    await answer_as_they_end(link, begun)
 
 
 async def _answered(
-    call: dict[str, Any], episodes: dict[str, Episode], kind: Builder, timeout_s: float
+    call: dict[str, Any], episodes: dict[str, Episode], kind: "Kind | McpTools", timeout_s: float
 ) -> dict[str, Any]:
     """Return {"said": ...}, {"timeout": True}, or {"error": ...}; after the last two the episode's
     state is gone."""
     name = call["episode"]
     try:
-        if "describe" in call:
-            return {"said": list(kind.describe().tools)}
+        if "tools" in call:
+            return {"said": kind.tools()}
         if "demonstrations" in call:
             return {"said": [kind.demonstration(seed) for seed in call["demonstrations"]]}
         if "past" in call:
             episodes[name] = await _again(kind, call["past"], timeout_s)
         async with asyncio.timeout(timeout_s):
-            return {"said": plain(await _one(episodes[name], call["do"]))}
+            return {"said": asdict(await _one(episodes[name], call["do"]))}
     except TimeoutError:
         episodes.pop(name, None)
         return {"timeout": True}
@@ -110,7 +104,7 @@ async def _answered(
         return {"error": failure_text(error)[:_DETAIL_CHARACTERS]}
 
 
-async def _again(kind: Builder, past: list[Any], timeout_s: float) -> Episode:
+async def _again(kind: "Kind | McpTools", past: list[Any], timeout_s: float) -> Episode:
     """Return an environment in which ``past`` has happened: a list of (call, answer).
 
     Raises NotRepeatable when it answers otherwise now.
@@ -119,7 +113,7 @@ async def _again(kind: Builder, past: list[Any], timeout_s: float) -> Episode:
     for do, said in past:
         async with asyncio.timeout(timeout_s):
             # Through JSON, as the answer that it is compared with has come.
-            now = json.loads(json.dumps(plain(await _one(episode, do))))
+            now = json.loads(json.dumps(asdict(await _one(episode, do))))
         if now != said:
             raise NotRepeatable(
                 "the environment's process had ended, and the same actions with the same seed are"

@@ -23,7 +23,7 @@ from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS
 
 from rlcore.envs.registry import SERVER_ENDED, Episode
 from rlcore.envs.tools import Malformed, ToolCall, step_of_call
-from rlcore.envs.types import Description, Start, Step
+from rlcore.envs.types import Start, Step
 from schemas.errors import UserError
 
 _CONNECT_S = 45.0
@@ -33,11 +33,28 @@ _CLOSED = (CONNECTION_CLOSED, "Connection closed")  # the code alone is also use
 
 
 class McpTools:
-    """The tools of a connected server, for any number of episodes; keeps nothing itself."""
+    """The tools of a connected server, which serve any number of episodes: they keep nothing."""
+
+    role = "tool"
 
     def __init__(self, client: Client, tools: Sequence[Tool]) -> None:
-        self._client = client
+        self._client, self._tools = client, tools
         self._schemas = {tool.name: tool.input_schema for tool in tools}
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return the JSON schemas of the tools."""
+        return [_schema(tool) for tool in self._tools]
+
+    def build(self) -> Episode:
+        """Return the tools for a new episode."""
+        return Episode(self)
+
+    def demonstration(self, seed: int) -> list[dict[str, str]]:
+        """Raise UserError: a server makes no examples."""
+        raise UserError(
+            "data.sources: an MCP server has neither prompts nor demonstrations; use"
+            " sources that have them"
+        )
 
     async def reset(self, row: Mapping[str, Any], seed: int) -> Start:
         """Return no messages: the prompts come from data."""
@@ -66,33 +83,8 @@ class McpTools:
         return f"error: {said}" if result.is_error else said
 
 
-class McpKind:
-    """A connected server; ``build`` gives its tools to an episode."""
-
-    role = "tool"
-
-    def __init__(self, client: Client, tools: Sequence[Tool]) -> None:
-        self._tools = McpTools(client, tools)
-        self._description = Description([_schema(tool) for tool in tools])
-
-    def describe(self) -> Description:
-        """Return the tools' JSON schemas."""
-        return self._description
-
-    def build(self) -> Episode:
-        """Return the tools for a new episode."""
-        return Episode(self._tools)
-
-    def demonstration(self, seed: int) -> list[dict[str, str]]:
-        """Raise UserError: a server makes no examples."""
-        raise UserError(
-            "data.sources: an MCP server has neither prompts nor demonstrations; use"
-            " sources that have them"
-        )
-
-
 @asynccontextmanager
-async def connected(command: Sequence[str]) -> AsyncIterator[McpKind]:
+async def connected(command: Sequence[str]) -> AsyncIterator[McpTools]:
     """Start the server ``command`` and yield its tools; end it afterwards.
 
     The program is looked for beside this Python first, then on PATH. Raises UserError when there is
@@ -109,7 +101,7 @@ async def connected(command: Sequence[str]) -> AsyncIterator[McpKind]:
         if wrong := _wrong_with(tools):
             await held.aclose()  # an error that leaves the client's task group would be wrapped
             raise UserError(f"{_named(command)}: {wrong}")
-        yield McpKind(client, tools)
+        yield McpTools(client, tools)
 
 
 def _transport(command: Sequence[str], tail: "_Tail") -> Any:

@@ -10,13 +10,13 @@ from typing import Any
 
 from rlcore.cluster.progress import advance
 from rlcore.envs.registry import SERVER_ENDED
-from rlcore.envs.types import Answer, Call, Description, Start, Step, step_of
+from rlcore.envs.types import Answer, Call, Start, Step
 from rlcore.rewards.link import Child, ChildEnded, environment_of
 from schemas.environment import MCP, EnvironmentSection
 from schemas.errors import UserError
 
 _CHILD = "rlcore.envs.child"
-_DESCRIBE_S = 60.0
+_TOOLS_S = 60.0
 _GRACE_S = 1.0  # the child ends a step itself; one that blocks the child is ended with it
 _AT_ONCE = 256  # demonstrations that are asked for together
 ATTEMPTS = 3  # of a call: the first, and two with a fresh environment
@@ -105,20 +105,32 @@ class EnvironmentProcess:
             examples += self._asked(limit_s, demonstrations=part)
         return examples
 
-    def describe(self) -> Description:
-        """Return what the environment says of its class.
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return the JSON schemas of the tools, for the chat template; none of a game.
 
         Raises UserError for tools that no policy could be told of.
         """
-        return Description(tuple(self._asked(_DESCRIBE_S, describe=True)))
+        return tuple(self._asked(_TOOLS_S, tools=True))
 
     def _asked(self, limit_s: float, **question: Any) -> Any:
-        """Return what the child says of its class; no episode is under way."""
+        """Return what the child says of its class; no episode is under way.
+
+        Raises UserError with what the class says instead, or where it says nothing in ``limit_s``.
+        """
+        child = self._ready()
+        asked = f"environment.name = {self._section.name!r}: its {' or '.join(question)}"
         try:
-            return _asked(self._ready(), self._section, limit_s, question)
-        except UserError:
-            self.close()
-            raise
+            child.send({"calls": [{"number": -1, "episode": "", **question}]})
+            said = child.receive(limit_s)
+            if "said" in said:
+                return said["said"]
+            why = said.get("error", "").removeprefix("UserError: ")
+        except TimeoutError:
+            why = f"{asked} took over {limit_s:g} s; make it faster, or raise environment.timeout_s"
+        except ChildEnded:
+            why = f"{asked} ended the process ({child.ending()}); call it in a shell to see why"
+        self.close()
+        raise UserError(why)
 
     def close(self) -> None:
         """End the child."""
@@ -244,40 +256,16 @@ class EnvironmentProcess:
         return flights
 
 
-def describe(section: EnvironmentSection) -> Description:
-    """Return what the environment of ``section`` says of its class, from a separate process.
+def tools_of(section: EnvironmentSection) -> Sequence[Mapping[str, Any]]:
+    """Return the JSON schemas of the tools of ``section``'s environment, from a separate process.
 
     Raises UserError as ``EnvironmentProcess`` does.
     """
     process = EnvironmentProcess(section)
     try:
-        return process.describe()
+        return process.tools()
     finally:
         process.close()
-
-
-def _asked(
-    child: Child, section: EnvironmentSection, limit_s: float, question: Mapping[str, Any]
-) -> Any:
-    """Return the answer of ``child`` to a question on its class.
-
-    Raises UserError with what the class says instead, or where it says nothing in ``limit_s``.
-    """
-    asked = f"environment.name = {section.name!r}: its {' or '.join(question)}"
-    try:
-        child.send({"calls": [{"number": -1, "episode": "", **question}]})
-        said = child.receive(limit_s)
-    except TimeoutError:
-        raise UserError(
-            f"{asked} took over {limit_s:g} s; make it faster, or raise environment.timeout_s"
-        ) from None
-    except ChildEnded:
-        raise UserError(
-            f"{asked} ended the process ({child.ending()}); call it in a shell to see why"
-        ) from None
-    if "said" not in said:
-        raise UserError(str(said.get("error", "")).removeprefix("UserError: "))
-    return said["said"]
 
 
 def _started(section: EnvironmentSection, environment: Mapping[str, str]) -> tuple[Child, str]:
@@ -287,7 +275,7 @@ def _started(section: EnvironmentSection, environment: Mapping[str, str]) -> tup
         "options": {**section.options, **_of_section(section)},
         "timeout_s": section.timeout_s,
         "threads": section.concurrency,
-        "memory_bytes": _bytes(section.memory_gib),
+        "memory_bytes": int(section.memory_gib * 2**30) if section.memory_gib else None,
         "memory_key": "environment.memory_gib",
     }
     child, answer = Child.started(setup, environment, _CHILD, what=f"environment {section.name}")
@@ -297,11 +285,7 @@ def _started(section: EnvironmentSection, environment: Mapping[str, str]) -> tup
 def _answer(call: Call, said: Mapping[str, Any]) -> Answer:
     if call.text is None:
         return Answer(call.episode, start=Start(**said))
-    return Answer(call.episode, step=step_of(said))
-
-
-def _bytes(gib: float | None) -> int | None:
-    return int(gib * 2**30) if gib else None
+    return Answer(call.episode, step=Step(**said))
 
 
 def _of_section(section: EnvironmentSection) -> dict[str, Any]:

@@ -6,11 +6,11 @@ package, its entry in ``BUILTIN``, its name in ``schemas.environment``.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rlcore.envs.tools import ToolEnvironment, result_of, schemas_of
-from rlcore.envs.types import Description, Start, Step, as_start, as_step
+from rlcore.envs.types import Start, Step, as_start, as_step
 from rlcore.store.user_modules import check_module, function_of, import_module
 from schemas.environment import MCP
 from schemas.errors import UserError, did_you_mean
@@ -40,27 +40,6 @@ def environment_names(recipe: Recipe) -> list[str]:
 PATH = "environment.name"
 
 
-class Builder(Protocol):
-    """What a recipe names: builds an environment per episode."""
-
-    @property
-    def role(self) -> str:
-        """Return the role in which it answers when a step took too long."""
-        ...
-
-    def describe(self) -> Description:
-        """Return what it says of itself."""
-        ...
-
-    def build(self) -> "Episode":
-        """Return a new environment."""
-        ...
-
-    def demonstration(self, seed: int) -> list[dict[str, str]]:
-        """Return the messages of an example to learn from, drawn by ``seed``."""
-        ...
-
-
 class Kind:
     """The class of an environment, and its options; ``build`` makes one for an episode."""
 
@@ -87,10 +66,10 @@ class Kind:
         """Return the role in which it answers when a step took too long."""
         return "user" if self._is_stepped else "tool"
 
-    def describe(self) -> Description:
-        """Return what the class says of itself. Raises UserError for tools that no policy could be
-        told of."""
-        return Description(() if self._is_stepped else schemas_of(self._class, self._name))
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return the JSON schemas of the tools, none of a game. Raises UserError for tools that no
+        policy could be told of."""
+        return () if self._is_stepped else schemas_of(self._class, self._name)
 
     def build(self) -> "Episode":
         """Return a new environment."""

@@ -8,7 +8,7 @@ Your own environment is either of these, named in ``environment.name``:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from schemas.errors import UserError
@@ -50,14 +50,6 @@ class Environment(Protocol):
     def step(self, text: str) -> Any:
         """Return the Step that answers ``text``, one turn of the policy, special tokens dropped."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What an environment says of its class. ``tools``: JSON schemas for the chat template, none
-    for a game."""
-
-    tools: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +95,6 @@ def as_step(value: Any) -> Step:
     if reward != reward or abs(reward) == float("inf"):
         raise UserError(f"step() returned the reward {value.reward}, which is not a finite number")
     return Step(_messages(value.messages, "step"), reward, bool(value.done), bool(value.valid))
-
-
-def step_of(values: Mapping[str, Any]) -> Step:
-    """Return the Step that ``asdict`` made ``values`` of."""
-    return Step(**values)
-
-
-def plain(value: Start | Step) -> dict[str, Any]:
-    """Return ``value`` as JSON values."""
-    return asdict(value)
 
 
 def _messages(value: Any, method: str) -> list[Message]:

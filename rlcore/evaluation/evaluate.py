@@ -11,12 +11,13 @@ from typing import Any
 import polars as pl
 
 from rlcore.algorithms.seeds import stream_seed
+from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
 from rlcore.evaluation.summary import summarize
 from rlcore.results.paired import one_per_question
 from rlcore.rewards.types import Reward, RewardRow, prompt_text
 from rlcore.rewards.unscored_rows import check_unscored
-from rlcore.rollout.episodes import Engines, Episodes, collect, in_order, score
+from rlcore.rollout.episodes import Episodes, collect, in_order, score
 from rlcore.rollout.trajectories import Request, Trajectory
 from schemas.errors import UserError
 from schemas.recipe import EvaluateSection
@@ -32,7 +33,7 @@ def evaluate(
     checkpoint: str,
     section: EvaluateSection,
     seed: int,
-    engines: Engines,
+    engines: EnginePool,
     tokenizer: Any,
     stop_ids: tuple[int, ...],
     scorer: Scorer,
@@ -82,7 +83,7 @@ def generate_completions(
     checkpoint: str,
     section: EvaluateSection,
     seed: int,
-    engines: Engines,
+    engines: EnginePool,
     tokenizer: Any,
     stop_ids: tuple[int, ...],
     scorer: Scorer,

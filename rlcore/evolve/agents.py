@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rlcore.algorithms.seeds import stream_seed
+from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
 from rlcore.evolve.prompts import AgentPrompts, Row
 from rlcore.rewards.boxed import last_boxed
-from rlcore.rollout.episodes import Engines, Episodes, collect, in_order
+from rlcore.rollout.episodes import Episodes, collect, in_order
 from rlcore.rollout.trajectories import Request, Trajectory
 from schemas.errors import UserError
 from schemas.evolve import EvolveSection
@@ -92,7 +93,7 @@ class Agents:
 
     section: EvolveSection
     seed: int
-    engines: Engines
+    engines: EnginePool
     tokenizer: Any
     stop_ids: tuple[int, ...]
     prompts: AgentPrompts

@@ -10,7 +10,7 @@ import torch
 from rlcore.cluster.address import check_address
 from rlcore.cluster.host_settings import obstacles
 from rlcore.engines.registry import choose
-from rlcore.envs.process import describe
+from rlcore.envs.process import tools_of
 from rlcore.envs.registry import BUILTIN, check_name
 from rlcore.evolve.prompts import check_templates
 from rlcore.learner.packing_check import try_architecture
@@ -183,7 +183,7 @@ def check_environment(recipe: Recipe) -> None:
     directory = None if model.path is None else Path(model.path).expanduser()
     if ours and (directory is None or not directory.is_dir()):
         return
-    tools = describe(section).tools
+    tools = tools_of(section)
     if directory is not None and directory.is_dir():
         tokenizer = load_tokenizer(
             directory,

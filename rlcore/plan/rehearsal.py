@@ -104,7 +104,7 @@ def check_dataset(
 ) -> Iterator[str]:
     """Yield the doubts of ``call_functions`` on a prepared dataset, whose rows were not at hand
     before. Raises UserError as ``rehearse`` does."""
-    columns = ("uid", "data_source", "reward_style", "ground_truth", "extra_info")
+    columns = ("uid", "data_source", "reward_style", "ground_truth")
     rows = prompts.select(columns).collect().iter_rows()
     truths = (Truth(f"prompt {uid}", *values) for uid, *values in rows)
     check_truths(truths, recipe.reward.functions)
@@ -182,7 +182,7 @@ def _truths(prepared: PreparedData[pl.DataFrame], data: DataSection) -> Iterator
         for index, source in enumerate(data.sources)
         if isinstance(source, FileSource)
     }
-    columns = ("data_source", "reward_style", "ground_truth", "extra_info")
+    columns = ("data_source", "reward_style", "ground_truth")
     rows = prepared.tables["prompts"].select(columns).iter_rows()
     for (file, number), values in zip(prepared.origins, rows, strict=True):
         yield Truth(f"{named.get(file, file)} row {number}", *values)

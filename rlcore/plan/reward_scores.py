@@ -14,7 +14,6 @@ from rlcore.cluster.types import Placement
 from rlcore.plan.reward_rows import RewardBatch
 from rlcore.rewards.judges.setup import JudgeSetup, judge_setup, prepare_cache
 from rlcore.rewards.pool import RewardPool
-from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.rewards.registry import check_functions
 from rlcore.rewards.types import prompt_text
 from rlcore.rl.reward import score_rollouts
@@ -147,9 +146,8 @@ def same_rows(one: pl.DataFrame, other: pl.DataFrame) -> tuple[pl.DataFrame, pl.
 
 
 def _pool(cluster: InProcessCluster, recipe: Recipe, judges: JudgeSetup | None) -> RewardPool:
-    built = (recipe.reward, RECYCLE_ROWS, judges)
     workers = [
-        cluster.spawn(WORKER, *built, name=f"reward-{index}", placement=Placement())
+        cluster.spawn(WORKER, recipe.reward, judges, name=f"reward-{index}", placement=Placement())
         for index in range(recipe.hardware.reward_workers)
     ]
     return RewardPool(

@@ -83,8 +83,6 @@ class AsyncFunction:
 
     async def result(self, row: RewardRow, timeout_s: float) -> Timed:
         """Return the row's reward; one that takes longer than ``timeout_s`` is cancelled."""
-        import asyncio
-
         start = time.perf_counter()
         try:
             reward = await asyncio.wait_for(self.score(row), timeout_s)
@@ -123,25 +121,31 @@ def serve(
 
     The parent decides how many are under way at once.
     """
-    asyncio.run(_serve(link, function, answer))
+
+    async def score(index: int, row: RewardRow, timeout_s: float) -> bytes:
+        return answer(index, *await function.result(row, timeout_s))
+
+    def begun(message: Any) -> Iterator[Coroutine[Any, Any, bytes]]:
+        for index, *fields in message["call"]:
+            yield score(index, RewardRow(*fields), message["timeout_s"])
+
+    asyncio.run(answer_as_they_end(link, begun))
 
 
-async def _serve(
-    link: socket.socket, function: AsyncFunction, answer: Callable[[int, Reward, float], bytes]
+async def answer_as_they_end(
+    link: socket.socket, begun: Callable[[Any], Iterator[Coroutine[Any, Any, bytes]]]
 ) -> None:
+    """Run side by side what ``begun`` makes of each message on ``link``, a line of JSON, and send
+    what each returns as it ends, until the other side closes."""
     reader, writer = await asyncio.open_connection(sock=link, limit=_LONGEST_MESSAGE)
     running: set[asyncio.Task[None]] = set()
 
-    async def score(index: int, row: RewardRow, timeout_s: float) -> None:
-        reward, seconds = await function.result(row, timeout_s)
-        writer.write(answer(index, reward, seconds))
+    async def send(work: Coroutine[Any, Any, bytes]) -> None:
+        writer.write(await work)
         await writer.drain()
 
     while line := await reader.readline():
-        message = json.loads(line)
-        for call in message["calls"]:
-            for index, *fields in call:
-                row = RewardRow(*fields)
-                task = asyncio.create_task(score(index, row, message["timeout_s"]))
-                running.add(task)  # the loop keeps weak references only
-                task.add_done_callback(running.discard)
+        for work in begun(json.loads(line)):
+            task = asyncio.create_task(send(work))
+            running.add(task)  # the loop keeps weak references only
+            task.add_done_callback(running.discard)

@@ -6,7 +6,7 @@ or the pipe closes because the parent no longer waits or was killed, the first e
 the second has started. Messages are JSON, so neither side can execute what the other sends. The
 function's output is dropped.
 
-Asked to look at functions, the second process calls none: it loads each in a separate process.
+Asked to look at a function, the second process loads it and does not call it.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlcore.rewards.calls import AsyncFunction
+from rlcore.rewards.calls import AsyncFunction, serve
 from rlcore.rewards.registry import build
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.store.user_modules import import_failure
@@ -98,9 +98,8 @@ def _serve(link: socket.socket) -> None:
     lines = link.makefile("rb")
     silence()
     setup = json.loads(lines.readline())
-    if "functions" in setup:
-        for named in setup["functions"]:
-            _send(link, _looked_at(named))
+    if "look_at" in setup:
+        _send(link, {"refused": _refusal(setup["look_at"])})
         return
     try:
         function = build((setup["name"], 1.0, setup["options"]), setup["path"], setup["batch"])
@@ -112,39 +111,13 @@ def _serve(link: socket.socket) -> None:
         return
     _send(link, {"ready": True, "async": isinstance(function, AsyncFunction)})
     if isinstance(function, AsyncFunction):
-        # asyncio takes a third of the start-up time, and few functions need it.
-        from rlcore.rewards.calls import serve
-
         serve(link, function, _answer)
         return
     for line in lines:
-        for call in json.loads(line)["calls"]:
-            results = function.results([RewardRow(*fields) for _, *fields in call])
-            for (index, *_), (reward, seconds) in zip(call, results, strict=True):
-                link.sendall(_answer(index, reward, seconds))
-
-
-def _looked_at(named: dict[str, Any]) -> dict[str, Any]:
-    """Load one function in a separate process; return why it is refused, or how that ended."""
-    read, write = os.pipe()
-    loader = os.fork()
-    if not loader:
-        os.close(read)
-        with os.fdopen(write, "w", encoding="utf-8") as answer:
-            answer.write(json.dumps(_refusal(named)) + "\n")
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read, encoding="utf-8") as answer:
-        said = answer.readline()
-    _, status = os.waitpid(loader, 0)
-    if said:
-        return {"refused": json.loads(said)}
-    code = os.waitstatus_to_exitcode(status)
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return {
-        "refused": f"{named['path']} = {named['name']!r}: the process that imported its module"
-        f" ended with {how}; import nothing that ends Python, and run nothing at module level"
-    }
+        call = json.loads(line)["call"]
+        results = function.results([RewardRow(*fields) for _, *fields in call])
+        for (index, *_), (reward, seconds) in zip(call, results, strict=True):
+            link.sendall(_answer(index, reward, seconds))
 
 
 def _refusal(named: dict[str, Any]) -> str:

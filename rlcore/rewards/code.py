@@ -16,7 +16,8 @@ from typing import Any
 
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from rlcore.sandbox.probe import find_sandbox
-from rlcore.sandbox.types import MIB, Limits, Ran, RunsPrograms, Status
+from rlcore.sandbox.sandbox import Sandbox
+from rlcore.sandbox.types import MIB, Limits, Ran, Status
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 
@@ -32,7 +33,7 @@ _CALLER = """
 import json, os, sys
 answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.dup2(2, 1)
-given = json.load(open("call.json", encoding="utf-8"))
+given = json.load(sys.stdin)
 names = {"__name__": "program", "__file__": "program.py"}
 exec(compile(given["program"], "program.py", "exec"), names)
 owner = names.get("Solution")
@@ -87,7 +88,7 @@ def scorer(
         if program is None:
             return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False)
         deadline = time.monotonic() + row_timeout_s - _MARGIN_S
-        run = find_sandbox(sandbox)
+        runs_in = find_sandbox(sandbox)
 
         def limits() -> Limits:
             return Limits(
@@ -96,7 +97,7 @@ def scorer(
                 output_bytes=_OUTPUT_BYTES,
             )
 
-        passed, why = _passed(run, program, tests, limits, to_the_end=partial)
+        passed, why = _passed(runs_in, program, tests, limits, to_the_end=partial)
         share = passed / len(tests.inputs)
         right = passed == len(tests.inputs)
         return Reward(
@@ -217,7 +218,7 @@ def same_output(said: str, expected: str) -> bool:
 
 
 def _passed(
-    run: RunsPrograms,
+    sandbox: Sandbox,
     program: str,
     tests: Cases,
     limits: Callable[[], Limits],
@@ -235,7 +236,7 @@ def _passed(
             failed = "not run, since the tests before it took the whole time of a row"
             to_the_end = False
         else:
-            failed = _failure(run, program, tests.function, given, expected, left)
+            failed = _failure(sandbox, program, tests.function, given, expected, left)
         if not failed:
             passed += 1
             continue
@@ -246,7 +247,7 @@ def _passed(
 
 
 def _failure(
-    run: RunsPrograms,
+    sandbox: Sandbox,
     program: str,
     function: str | None,
     given: Any,
@@ -255,11 +256,11 @@ def _failure(
 ) -> str:
     """Return why ``program`` fails one test, "" when it passes."""
     if function is None:
-        ran = run.run(program, stdin=given, limits=limits)
+        ran = sandbox.run(program, stdin=given, limits=limits)
         right = ran.succeeded and same_output(ran.stdout.decode(errors="replace"), expected)
     else:
         call = {"program": program, "fn_name": function, "arguments": given}
-        ran = run.run(_CALLER, files={"call.json": json.dumps(call)}, limits=limits)
+        ran = sandbox.run(_CALLER, stdin=json.dumps(call), limits=limits)
         right = ran.succeeded and _same_json(ran.stdout, expected)
     if right:
         return ""

@@ -71,26 +71,22 @@ class JudgeFunction:
         async def judge_rows(question: JudgeQuestion, indices: list[int]) -> None:
             began = time.perf_counter()
             answer: str | NoAnswer | None = known.get(question.digest)
-            if answer is None:
-                try:
-                    answer = await client.ask(question)
-                except NoAnswer as error:
-                    answer = error
+            try:
+                answer = await client.ask(question) if answer is None else answer
+            except NoAnswer as error:
+                answer = error
+            except Exception as error:  # noqa: BLE001 - raised below, once nothing is under way
+                failures.append(error)
+                client.stop(tasks)
+                return
             seconds = time.perf_counter() - began
             for index in indices:
                 rewards[index] = self._reward(rows[index], question, answer, seconds)
 
-        async def judge_or_stop(question: JudgeQuestion, indices: list[int]) -> None:
-            try:
-                await judge_rows(question, indices)
-            except Exception as error:  # noqa: BLE001 - raised below, once nothing is under way
-                failures.append(error)
-                client.stop(tasks)
-
         failures: list[Exception] = []
         async with client:
             pulse = asyncio.create_task(_pulse())
-            tasks = [asyncio.create_task(judge_or_stop(*each)) for each in asked.values()]
+            tasks = [asyncio.create_task(judge_rows(*each)) for each in asked.values()]
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
             finally:

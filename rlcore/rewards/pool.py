@@ -3,7 +3,6 @@ and the sum of what they give."""
 
 import queue
 import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ import numpy as np
 from rlcore.cluster.types import Worker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
-from rlcore.rewards.brought import BroughtModel
 from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.registry import combine
 from rlcore.rewards.types import Failure, Kind, Reward, RewardRow, groups_of
@@ -23,10 +21,12 @@ from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rewards.worker import Parts
 from schemas.names import REWARD_MODEL, by_workers, is_model, term_name
 from schemas.outcomes import Outcome
+from schemas.reward_model import BroughtRewardModel
 from schemas.rl import RewardFunction, RewardSection
 
-CALL_S = 1.0  # the work of one call: what waits behind a slow row is little
-MOST_ROWS = 64  # of one call: then it is seen whether too many have failed
+# Rows of one call, after which it is seen whether too many have failed. Of those scored one after
+# the other few: what waits behind a slow row is little.
+MOST_ROWS = {"rows": 8, "groups": 8, "awaited": 64}
 Key = tuple[str, Kind]  # a row's id, and which functions' results
 ModelScores = Callable[[Sequence[RewardRow]], Sequence[float | str]]
 
@@ -42,6 +42,30 @@ class _Unit:
     def keys(self) -> list[Key]:
         """The names of its results."""
         return [(row.trajectory_id, self.kind) for row in self.rows]
+
+
+# Ids of the policy mean nothing to a model of another tokenizer, so the model renders the messages
+# itself (TRL hands over the policy's ids, and declines to change that: trl#1674, #3595).
+class BroughtModel:
+    """A ``Classifier`` in its worker, as the reward pool asks it. ``timeout_s`` bounds a call."""
+
+    def __init__(self, worker: Worker, model: BroughtRewardModel, *, timeout_s: float) -> None:
+        self._worker, self._model, self._timeout_s = worker, model, timeout_s
+
+    def scores(self, rows: Sequence[RewardRow]) -> list[float | str]:
+        """Return what each response is worth; why there is no score, for one that has none."""
+        conversations = [conversation(row, self._model.observations) for row in rows]
+        return self._worker.start("score", conversations).result(self._timeout_s)
+
+
+def conversation(row: RewardRow, observations: bool) -> list[Mapping[str, str]]:
+    """Return the messages of ``row``'s prompt and what followed: the policy's answer; of an episode
+    the policy's turns as one, or with ``observations`` all turns."""
+    if observations and row.turns:
+        return [*row.messages, *row.turns]
+    said = [turn["content"] for turn in row.turns if turn["role"] == "assistant"]
+    answer = "\n".join(said) if said else row.response
+    return [*row.messages, {"role": "assistant", "content": answer}]
 
 
 class RewardPool:
@@ -179,7 +203,6 @@ class _Calls:
         functions = [f for f in section.functions if by_workers(f.name)]
         self._counts = [bool(function.weight) for function in functions]
         self._timeout_s, self._judges_s = timeout_s, judges_s
-        self._row_s = CALL_S / 8  # of the latest rows, on average
         self._changed = threading.Condition()
         # All below is read and written with the lock of ``_changed`` held.
         self._waiting: dict[Kind, deque[_Unit]] = defaultdict(deque)
@@ -265,13 +288,12 @@ class _Calls:
         worker = self._idle.get()
         try:
             while units := self._take():
-                began = time.monotonic()
                 rows = [
                     replace(row, token_ids=None, messages=()) for unit in units for row in unit.rows
                 ]
                 pending = worker.start("score", rows, self._section.timeout_s, units[0].kind)
                 parts = pending.result(self._limit_s(len(rows)))
-                self._record(units, parts, time.monotonic() - began)
+                self._record(units, parts)
         except BaseException as error:  # noqa: BLE001 - raised where the results are waited for
             with self._changed:
                 self._failure = error
@@ -292,13 +314,10 @@ class _Calls:
         return limit_s
 
     def _take(self) -> list[_Unit]:
-        """Return the next units of one kind, for functions that do not wait side by side about
-        ``CALL_S`` of work; none ends the thread."""
+        """Return the next units of one kind; none ends the thread."""
         with self._changed:
             kind, waiting = max(self._waiting.items(), key=lambda item: len(item[1]))
-            most = min(MOST_ROWS, -(-len(waiting) // self._num_workers))
-            if kind != "awaited":
-                most = min(most, int(CALL_S / self._row_s))
+            most = min(MOST_ROWS[kind], -(-len(waiting) // self._num_workers))
             units: list[_Unit] = []
             rows = 0
             while waiting and (not units or rows < most):
@@ -308,15 +327,13 @@ class _Calls:
                 self._busy -= 1
             return units
 
-    def _record(self, units: Sequence[_Unit], parts: Sequence[Parts], seconds: float) -> None:
+    def _record(self, units: Sequence[_Unit], parts: Sequence[Parts]) -> None:
         keys = [(key, row) for unit in units for key, row in zip(unit.keys, unit.rows, strict=True)]
         with self._changed:
             for (key, row), said in zip(keys, parts, strict=True):
                 if self._begun.get(key) != row:
                     continue  # given up meanwhile
                 self._done[key] = said
-            if units[0].kind != "awaited":
-                self._row_s = max(1e-4, (self._row_s + seconds / len(keys)) / 2)
             if any(self._lost(said) for said in parts):
                 self._check()  # before the next rows are taken
             self._changed.notify_all()

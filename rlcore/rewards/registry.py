@@ -5,6 +5,7 @@ user's function (``signatures`` says how it is called), plain or a coroutine. It
 dict with ``score`` (and ``acc``, ``answer``, ``detail``), or None for what cannot be scored.
 """
 
+import asyncio
 import inspect
 import math
 import numbers
@@ -248,7 +249,7 @@ def _user_function(name: str, options: Mapping[str, Any], path: str, batch: bool
     is_async = is_coroutine_function(function)
     if batch:
         check_batch(function, options, name, path)
-        finish: Callable[[Any], Any] = _event_loop() if is_async else _as_is
+        finish = asyncio.Runner().run if is_async else lambda result: result
 
         def call(rows: Sequence[RewardRow]) -> Any:
             return finish(function([batch_row(row) for row in rows], **options))
@@ -288,17 +289,6 @@ def _extra_info(row: RewardRow) -> dict[str, Any]:
     """Return the row's further columns, and under ``turns`` what followed the prompt in an
     environment: messages of role and content."""
     return {**row.extra_info, "turns": list(row.turns)} if row.turns else dict(row.extra_info)
-
-
-def _event_loop() -> Callable[[Any], Any]:
-    # Importing asyncio takes a third of the start-up time, and few functions need it.
-    import asyncio
-
-    return asyncio.Runner().run
-
-
-def _as_is(result: Any) -> Any:
-    return result
 
 
 def reward_of(row: RewardRow, result: Any) -> Reward:

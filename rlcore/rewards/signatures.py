@@ -37,7 +37,11 @@ def takes_ground_truth(
     that is no parameter.
     """
     signature = _signature(function, name, path)
-    _refuse_batches(signature, name, path)
+    if any(parameter in signature.parameters for parameter in _BATCHES):
+        raise UserError(
+            f"{path}.name = {name!r} has TRL's signature {signature}, which takes lists; a function"
+            f" here scores one response: take {TAKEN}, or ({BATCH}) with {path}.batch = true"
+        )
     _check_options(signature, options, name, path)
     for wanted in (LONG, SHORT):
         try:
@@ -91,33 +95,6 @@ def _signature(function: Callable[..., Any], name: str, path: str) -> inspect.Si
             f"{path}.name = {name!r} has no signature that Python can read; name a function of"
             f" {TAKEN} that calls it"
         ) from None
-
-
-def _refuse_batches(signature: inspect.Signature, name: str, path: str) -> None:
-    batches = [parameter for parameter in _BATCHES if parameter in signature.parameters]
-    if batches:
-        raise UserError(
-            f"{path}.name = {name!r} has TRL's signature {signature}, which takes lists; a function"
-            f" here scores one response: take {TAKEN}, or call it from one, as"
-            f" `{_wrapper(signature, name.partition(':')[2])}`"
-        )
-
-
-def _wrapper(signature: inspect.Signature, function: str) -> str:
-    """Return a function of one response that calls one of TRL; its columns are those of the row."""
-    parameters = signature.parameters.values()
-    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    needed = [
-        name for name in named if signature.parameters[name].default is inspect.Parameter.empty
-    ]
-    columns = [name for name in needed if name not in _BATCHES]
-    takes, response = (LONG, "solution") if columns else (SHORT, "response")
-    given = {"prompts": "[None]" if columns else "[prompt]", "completions": f"[{response}]"}
-    for column in columns:
-        truth = _MEANS.get(column) in ("ground_truth", "solution")
-        given[column] = "[ground_truth]" if truth else f"[extra_info['{column}']]"
-    passed = ", ".join(f"{name}={given[name]}" for name in named if name in given)
-    return f"def f({', '.join(takes)}): return {function}({passed})[0]"
 
 
 def _check_options(

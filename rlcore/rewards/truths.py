@@ -1,7 +1,6 @@
 """Whether a dataset and the reward functions fit: each prompt has one, and its ground truth is
 what the function compares with."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -45,18 +44,15 @@ READERS: dict[str, Callable[..., None]] = {
     "instructions": instructions.check_truth,
     "math": math_answer.check_truth,
 }
-# Names that people give a column of ground truths.
-USUAL = ("answer", "solution", "target", "label", "output", "final_answer", "expected", "gold")
 
 
 class Truth(NamedTuple):
-    """What a prompt is scored by. ``where``: its file and row; ``extra_info``: JSON."""
+    """What a prompt is scored by. ``where``: its file and row."""
 
     where: str
     data_source: str
     style: str
     ground_truth: str | None
-    extra_info: str
 
 
 def check_truths(truths: Iterable[Truth], functions: Sequence[RewardFunction]) -> None:
@@ -70,9 +66,15 @@ def check_truths(truths: Iterable[Truth], functions: Sequence[RewardFunction]) -
         if not bad or (not function.weight and len(bad) < len(own)):
             continue
         row, why = bad[0]
+        remedy = "correct it, leave such rows out by data.filters, or name another function"
+        if row.ground_truth is None:
+            remedy = (
+                "name the column that holds it on the source, columns: {ground_truth: NAME}, or"
+                " name a function that needs none"
+            )
         raise UserError(
             f"{row.where}: reward.functions[{index}] = '{function.name}' cannot score it, since"
-            f" {why} ({len(bad):,} of {len(own):,} prompts); {_remedy(row)}"
+            f" {why} ({len(bad):,} of {len(own):,} prompts); {remedy}"
         )
 
 
@@ -86,13 +88,3 @@ def _problem(row: Truth, function: RewardFunction, read: Callable[..., None] | N
     except UserError as error:
         return str(error)
     return ""
-
-
-def _remedy(row: Truth) -> str:
-    if row.ground_truth is not None:
-        return "correct it, leave such rows out by data.filters, or name another function"
-    columns = json.loads(row.extra_info)
-    found = next((name for name in columns if name.lower() in USUAL), None)
-    if found is not None:
-        return f"name its column on the source, columns: {{ground_truth: {found}}}"
-    return "add a column ground_truth, or name a function that needs none"

@@ -34,40 +34,21 @@ class RewardRow:
     messages: Sequence[Mapping[str, str]] = ()  # of the prompt; only a reward model reads them
 
     @classmethod
-    def of_prompt(
-        cls,
-        prompt: Mapping[str, Any],
-        *,
-        trajectory_id: str,
-        response: str,
-        finish_reason: str,
-        num_tokens: int,
-        token_ids: Sequence[int],
-        turns: Sequence[Mapping[str, str]] = (),
-        turn_rewards: Sequence[float] = (),
-        failure: str = "",
-    ) -> "RewardRow":
+    def of_prompt(cls, prompt: Mapping[str, Any], **of_response: Any) -> "RewardRow":
         """Build the row of one response to ``prompt``, which has the columns of the Prompts table.
 
-        The other arguments are the fields of their name; ``response`` and ``token_ids`` hold
-        nothing that the policy has not sampled, but for the prompt's ids.
+        ``of_response``: all other fields; ``response`` and ``token_ids`` hold nothing that the
+        policy has not sampled, but for the prompt's ids.
         """
         return cls(
-            trajectory_id=trajectory_id,
             data_source=prompt["data_source"],
-            response=response,
             ground_truth=prompt["ground_truth"],
             extra_info=json.loads(prompt["extra_info"]),
-            finish_reason=finish_reason,
-            num_tokens=num_tokens,
             prompt=prompt_text(prompt["prompt"]),
             group=prompt["uid"],
             style=prompt["reward_style"],
-            turns=turns,
-            turn_rewards=turn_rewards,
-            failure=failure,
-            token_ids=token_ids,
             messages=prompt["prompt"],
+            **of_response,
         )
 
 

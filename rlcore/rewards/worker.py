@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlcore.rewards.judges.setup import JudgeSetup
 from rlcore.rewards.link import environment_of
-from rlcore.rewards.process import RECYCLE_ROWS, FunctionProcess
+from rlcore.rewards.process import FunctionProcess
 from rlcore.rewards.registry import Spec, check_functions, specs_of
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from schemas.errors import UserError
@@ -28,14 +28,8 @@ class RewardWorker:
     its own scores can be wrong.
     """
 
-    def __init__(
-        self,
-        section: RewardSection,
-        recycle_rows: int = RECYCLE_ROWS,
-        judges: JudgeSetup | None = None,
-    ) -> None:
-        """Start the processes; ``recycle_rows``: rows after which one is replaced (leaks);
-        ``judges``: those that ``section`` names, which have no process.
+    def __init__(self, section: RewardSection, judges: JudgeSetup | None = None) -> None:
+        """Start the processes; ``judges``: those that ``section`` names, which have no process.
 
         Raises UserError when a reward function cannot be loaded (name, module, signature, options),
         or a variable of ``section.env`` or the key of a judge is not set.
@@ -57,7 +51,6 @@ class RewardWorker:
                         path=f"reward.functions[{index}]",
                         memory_gib=section.memory_gib,
                         environment=environment,
-                        recycle_rows=recycle_rows,
                     )
                 )
         except BaseException:

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.algorithms.seeds import stream_seed
+from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
 from rlcore.models.ragged import mean_of
 from rlcore.rewards.types import Scorers
@@ -15,7 +16,7 @@ from rlcore.rl.guards import check_rewards
 from rlcore.rl.metrics import failure_metrics
 from rlcore.rl.prompts import PromptRows
 from rlcore.rl.reward import rewards_frame
-from rlcore.rollout.episodes import Engines, Episodes, collect, in_order, score
+from rlcore.rollout.episodes import Episodes, collect, in_order, score
 from rlcore.rollout.trajectories import Request, Trajectory
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
@@ -31,7 +32,7 @@ class Validation:
     """
 
     prompts: pl.DataFrame
-    engines: Engines
+    engines: EnginePool
     rewards: Scorers
     tokenizer: Any
     stop_ids: tuple[int, ...]

@@ -18,10 +18,8 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.models.classifier import located
 from rlcore.models.shape import model_parameters
 from rlcore.models.weight_files import remove_abandoned_weights
-from rlcore.rewards.brought import BroughtModel
 from rlcore.rewards.judges.setup import judge_setup, prepare_cache
-from rlcore.rewards.pool import RewardPool
-from rlcore.rewards.process import RECYCLE_ROWS
+from rlcore.rewards.pool import BroughtModel, RewardPool
 from rlcore.rl.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.hardware import AUTO
 from schemas.names import REWARD_MODEL, by_workers
@@ -122,7 +120,7 @@ logger = logging.getLogger(__name__)
 LEARNER = "rlcore.learner.learner:Learner"
 CLASSIFIER = "rlcore.models.classifier:Classifier"
 REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
-ENVIRONMENT_WORKER = "rlcore.envs.pool:EnvironmentWorker"
+ENVIRONMENT_WORKER = "rlcore.envs.process:EnvironmentProcess"
 
 
 class Workers:
@@ -309,7 +307,7 @@ class Workers:
             scored = section.model_copy(update={"functions": functions})
             count = self.recipe.hardware.reward_workers if functions else 0
             names = [f"reward-{index}" for index in range(count)]
-            built_with = [(scored, RECYCLE_ROWS, judges)] * count
+            built_with = [(scored, judges)] * count
             self._reward_workers = self.spawn(REWARD_WORKER, Placement(), names, built_with)
         return RewardPool(
             self._reward_workers,

@@ -10,72 +10,21 @@ engine; streaming, each continues as soon as its environment has answered.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from rlcore.algorithms.seeds import stream_seed
+from rlcore.engines.pool import EnginePool
 from rlcore.engines.stop_strings import answer_text
-from rlcore.engines.streaming import RequestStream
 from rlcore.engines.types import Generation, Sampling, TurnRequest
-from rlcore.envs.streaming import AnswerStream
+from rlcore.envs.pool import EnvironmentPool
 from rlcore.envs.types import Answer, Call, Message
-from rlcore.models.weight_digest import WeightStamp
 from rlcore.rewards.types import Reward, RewardRow, score_finished
 from rlcore.rollout.trajectories import Request, Trajectory, Turn
 from rlcore.rollout.turns import TurnEncoder
-from schemas.environment import EnvironmentSection
 from schemas.outcomes import FinishReason, StopReason
 from schemas.recipe import Recipe
 
 POLL_S = 0.002  # wait for the engines before the environments are looked at
-
-
-class TurnEngines(Protocol):
-    """What samples turns; ``engines.pool.EnginePool`` is the one in use."""
-
-    def __len__(self) -> int:
-        """Return the number of engines."""
-        ...
-
-    def begin(self) -> None:
-        """Note that a rollout begins."""
-        ...
-
-    def turn(
-        self, shares: Sequence[Sequence[TurnRequest]], sampling: Sampling
-    ) -> Iterator[tuple[str, Generation]]:
-        """Yield (key, continuation) of each request; share i is engine i's."""
-        ...
-
-    def streaming(self, sampling: Sampling) -> RequestStream:
-        """Begin a rollout whose requests come at any time."""
-        ...
-
-    def stamp(self) -> WeightStamp:
-        """Return what the engines sample from."""
-        ...
-
-
-class Environments(Protocol):
-    """What answers; ``envs.pool.EnvironmentPool`` is the one in use."""
-
-    section: EnvironmentSection
-
-    @property
-    def tools(self) -> Sequence[Mapping[str, Any]]:
-        """Return the JSON schemas of what may be called."""
-        ...
-
-    def answers(self, calls: Sequence[Call]) -> dict[str, Answer]:
-        """Return the answer to each of ``calls``, by episode."""
-        ...
-
-    def streaming(self) -> AnswerStream:
-        """Begin a rollout whose calls come at any time."""
-        ...
-
-    def end(self, episodes: Sequence[str]) -> None:
-        """Forget ``episodes``."""
-        ...
 
 
 @dataclass(slots=True)
@@ -123,8 +72,8 @@ class Episodes:
     ``max_model_len``: tokens of an episode.
     """
 
-    engines: TurnEngines
-    environments: Environments
+    engines: EnginePool
+    environments: EnvironmentPool
     encoder: TurnEncoder
     max_model_len: int
 
@@ -238,7 +187,7 @@ class Episodes:
 
 
 def episodes_of(
-    recipe: Recipe, engines: TurnEngines, environments: Environments | None, tokenizer: Any
+    recipe: Recipe, engines: EnginePool, environments: EnvironmentPool | None, tokenizer: Any
 ) -> Episodes | None:
     """Return how episodes of ``recipe`` are played; None where an episode is one turn.
 
@@ -291,26 +240,10 @@ def _other_prompt(request: Request, answer: Answer) -> str:
     )
 
 
-class Engines(Protocol):
-    """What samples; ``engines.pool.EnginePool`` is the one in use."""
-
-    def stream(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
-    ) -> Iterator[tuple[int, Generation]]:
-        """Yield (index of the prompt, its continuation) as they complete."""
-        ...
-
-    def pulled(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
-    ) -> Iterator[tuple[int, Generation]]:
-        """Yield the same where engines take the next prompt as they get free."""
-        ...
-
-
 def collect(
     requests: Sequence[Request],
     sampling: Sampling,
-    engines: Engines,
+    engines: EnginePool,
     tokenizer: Any,
     episodes: Episodes | None = None,
     *,

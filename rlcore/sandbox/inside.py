@@ -60,11 +60,6 @@ def _confine(setup):
         os.setresgid(setup["uid"], setup["uid"], setup["uid"])
         os.setresuid(setup["uid"], setup["uid"], setup["uid"])
     os.chdir(setup["directory"])
-    for name, content in setup["files"].items():
-        if os.path.dirname(name):
-            os.makedirs(os.path.dirname(name), exist_ok=True)
-        with open(name, "xb") as file:
-            file.write(content)
     for name, value in setup["limits"].items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]

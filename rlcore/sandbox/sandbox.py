@@ -1,9 +1,9 @@
 """A sandbox of one level: choosing the level, starting, running programs in it."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from stat import S_ISREG
 
 from rlcore.sandbox.interpreter import interpreter_in
@@ -12,7 +12,6 @@ from rlcore.sandbox.slots import Slot, slot, state_directory, sweep, used
 from rlcore.sandbox.supervise import supervise
 from rlcore.sandbox.system_calls import filter_code
 from rlcore.sandbox.types import Level, Limits, Ran, Status
-from schemas.errors import UserError
 
 MAX_ENTRIES = 2000  # files and folders that a program may make
 _MAPPED = 8  # files without a name that it may hold in memory alone; their size cannot be seen
@@ -37,17 +36,18 @@ class Sandbox:
         self,
         program: str,
         stdin: str | bytes = b"",
-        files: Mapping[str, str | bytes] = {},
         limits: Limits = Limits(),  # noqa: B008 - frozen
     ) -> Ran:
-        """Return how ``program`` ended, as ``RunsPrograms.run`` says."""
-        contents = {_inside(name): _encoded(content) for name, content in files.items()}
+        """Return how ``program``, Python source, ended, in an empty working directory.
+
+        Raises SandboxError when the sandbox failed.
+        """
+        given = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogatepass")
         with self._slot() as place:
             return supervise(
                 lambda links: start_of(self.level, self._executable, place, limits, links),
                 program=program,
-                stdin=_encoded(stdin),
-                files=contents,
+                stdin=given,
                 limits=limits,
                 watch=lambda pid: self._excess(pid, place, limits),
             )
@@ -70,24 +70,6 @@ class Sandbox:
         if size > limits.files_bytes or entries > MAX_ENTRIES:
             return Status.FILES
         return Status.THREADS if _threads(pid) > limits.threads else None
-
-
-def _encoded(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-
-
-def _inside(name: str) -> str:
-    """Return ``name`` if it is a relative path that stays in the working directory.
-
-    Raises UserError otherwise.
-    """
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or not name.isprintable():
-        raise UserError(
-            f"files: {name[:80]!r} is not a path below the program's directory; use one like"
-            " 'data/input.txt'"
-        )
-    return str(path)
 
 
 def _inodes(pid: int) -> int:

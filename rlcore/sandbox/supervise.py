@@ -7,7 +7,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from io import FileIO
 from typing import IO
@@ -31,7 +31,6 @@ def supervise(
     *,
     program: str,
     stdin: bytes,
-    files: Mapping[str, bytes],
     limits: Limits,
     watch: Watch,
 ) -> Ran:
@@ -40,7 +39,7 @@ def supervise(
     No process of it is left afterwards. Raises SandboxError when the program was not started.
     """
     with ExitStack() as stack:
-        run = _Run(stack, start_of, program, files, limits)
+        run = _Run(stack, start_of, program, limits)
         try:
             status = run.follow(stdin, watch)
         finally:
@@ -56,7 +55,6 @@ class _Run:
         stack: ExitStack,
         start_of: Callable[[Links], SandboxStart],
         program: str,
-        files: Mapping[str, bytes],
         limits: Limits,
     ) -> None:
         self._limits = limits
@@ -68,7 +66,7 @@ class _Run:
         code.close()
         theirs = (setup, answer, info, filtered)
         start = start_of(Links(*(file.fileno() for file in theirs)))
-        line = {**start.setup, "program": program, "files": dict(files)}
+        line = {**start.setup, "program": program}
         self._line = ascii(line).encode() + b"\n"
         try:
             self._process = stack.enter_context(

@@ -1,9 +1,7 @@
 """The types of a sandbox: levels of confinement, limits, and how a program ended."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 MIB = 2**20
 
@@ -59,20 +57,3 @@ class Ran:
 
 class SandboxError(RuntimeError):
     """The sandbox itself failed, whatever the program is."""
-
-
-class RunsPrograms(Protocol):
-    """What runs programs: this package's ``Sandbox``, later one behind a URL."""
-
-    def run(
-        self,
-        program: str,
-        stdin: str | bytes = b"",
-        files: Mapping[str, str | bytes] = {},
-        limits: Limits = Limits(),
-    ) -> Ran:
-        """Return how ``program``, Python source, ended with ``files`` in its working directory.
-
-        Raises SandboxError when the sandbox failed, UserError for a file name outside of it.
-        """
-        ...

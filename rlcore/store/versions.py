@@ -46,7 +46,7 @@ REWARDS = (
     *("rlcore.models.classifier", "rlcore.rewards.child", "rlcore.rewards.pool"),
     "rlcore.rewards.worker",
 )
-ENVIRONMENTS = ("rlcore.envs.child", "rlcore.envs.pool")
+ENVIRONMENTS = ("rlcore.envs.child", "rlcore.envs.pool", "rlcore.envs.process")
 SAMPLED = (*ENGINES, *LEARNER, *REWARDS)
 PLAYED = ("rlcore.evolve.rounds", "rlcore.evolve.session", *ENGINES, *ENVIRONMENTS)
 # What the learner does in other stages than SFT, and what samples and scores there.

@@ -10,13 +10,14 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.seeds import stream_seed
+from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
 from rlcore.models.chat import Message, Refused, encode_demonstrations
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import from_arrays, to_arrays
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored_rows import check_unscored
-from rlcore.rollout.episodes import Engines, collect, in_order, score
+from rlcore.rollout.episodes import collect, in_order, score
 from rlcore.rollout.trajectories import Request, Trajectory, joined
 from schemas.errors import UserError
 from schemas.outcomes import LEVELS, Outcome
@@ -192,7 +193,7 @@ def sample_preferences(
     prompts: pl.DataFrame,
     *,
     seed: int,
-    engines: Engines,
+    engines: EnginePool,
     tokenizer: Any,
     stop_ids: tuple[int, ...],
     scorer: Scorer,

@@ -166,7 +166,7 @@ def started(times: Sequence[float]) -> Iterator[Bench]:
                 for number, each in enumerate(times)
             ]
             environment = cluster.spawn(
-                "rlcore.envs.pool:EnvironmentWorker",
+                "rlcore.envs.process:EnvironmentProcess",
                 SECTION,
                 name="environment-0",
                 placement=Placement(env=own),

@@ -16,7 +16,7 @@ CLASSES = {
     "TransformersEngine": "engine",
     "Learner": "learner",
     "RewardWorker": "reward",
-    "EnvironmentWorker": "environment",
+    "EnvironmentProcess": "environment",
 }
 
 

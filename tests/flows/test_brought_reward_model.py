@@ -14,7 +14,7 @@ from rlcore.recipes.load import load_recipe
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from tests.flows.small_run import INLINE, SMALL, model_digests, run_small
-from tests.rlcore.rewards.test_brought import expected, tokenizer
+from tests.rlcore.rewards.test_pool_brought import expected, tokenizer
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,7 @@ import fcntl
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -48,18 +48,15 @@ class Locks:
         """Release all locks of this process."""
         os.close(self._file)
 
-    @asynccontextmanager
-    async def slot(self, count: int) -> AsyncIterator[None]:
+    def slot(self, count: int) -> AbstractAsyncContextManager[None]:
         """Wait for one of ``count`` slots that all processes share, and hold it."""
-        async with self._lock(range(count)):
-            yield
+        return self._lock(range(count))
 
-    @asynccontextmanager
-    async def question(self, digest: str) -> AsyncIterator[None]:
+    def question(self, digest: str) -> AbstractAsyncContextManager[None]:
         """Wait until no other process asks the question of ``digest`` (hex), and keep others from
         asking it."""
-        async with self._lock(range(offset := _QUESTIONS + int(digest[:14], 16), offset + 1)):
-            yield
+        offset = _QUESTIONS + int(digest[:14], 16)
+        return self._lock(range(offset, offset + 1))
 
     @asynccontextmanager
     async def _lock(self, offsets: range) -> AsyncIterator[None]:

@@ -69,7 +69,7 @@ def _pid(process: EnvironmentProcess) -> int:
 def test_calls_reach_the_server_and_its_tools_are_described(shop: EnvironmentProcess) -> None:
     """A server's tools cannot be called, or a wrong call ends the run instead of the policy being
     told."""
-    described = [tool["function"] for tool in shop.describe().tools]
+    described = [tool["function"] for tool in shop.tools()]
     assert [tool["name"] for tool in described][:2] == ["price", "variable"]
     assert described[0]["description"].startswith("Return the price of some things.")
     assert described[0]["parameters"]["required"] == ["thing"]

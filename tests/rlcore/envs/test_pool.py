@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
-from rlcore.envs.pool import EnvironmentPool, EnvironmentWorker
+from rlcore.envs.pool import EnvironmentPool
+from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Call
 from schemas.environment import EnvironmentSection
 
@@ -14,14 +15,14 @@ SECTION = EnvironmentSection(name="tests.rlcore.envs.samples:Counter")
 
 
 @pytest.fixture
-def workers() -> Iterator[list[EnvironmentWorker]]:
-    made = [EnvironmentWorker(SECTION) for _ in range(2)]
+def workers() -> Iterator[list[EnvironmentProcess]]:
+    made = [EnvironmentProcess(SECTION) for _ in range(2)]
     yield made
     for worker in made:
         worker.close()
 
 
-def test_an_episode_stays_with_its_worker(workers: list[EnvironmentWorker]) -> None:
+def test_an_episode_stays_with_its_worker(workers: list[EnvironmentProcess]) -> None:
     handles = [InProcessWorker.of(f"environment-{i}", each) for i, each in enumerate(workers)]
     pool = EnvironmentPool(handles, SECTION, timeout_s=30)
     names = [f"e{i}" for i in range(5)]

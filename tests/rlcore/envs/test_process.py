@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.envs.process import ATTEMPTS, EnvironmentProcess, describe
+from rlcore.envs.process import ATTEMPTS, EnvironmentProcess, tools_of
 from rlcore.envs.registry import BUILTIN
 from rlcore.envs.tools import ToolCall, written
 from rlcore.envs.types import Answer, Call
@@ -110,7 +110,7 @@ def test_an_environment_that_does_not_repeat_is_found() -> None:
 
 
 def test_tools_are_described_for_the_template() -> None:
-    tools = describe(section("Shop")).tools
+    tools = tools_of(section("Shop"))
     assert [tool["function"]["name"] for tool in tools] == ["buy", "wait"]
     assert tools[0]["function"]["parameters"]["properties"]["count"]["type"] == "integer"
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_used_is_one_sentence(
     name: str, fields: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence) as caught:
-        describe(section(name, **fields))
+        tools_of(section(name, **fields))
     assert "\n" not in str(caught.value)
 
 

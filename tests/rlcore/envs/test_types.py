@@ -1,6 +1,6 @@
 import pytest
 
-from rlcore.envs.types import Start, Step, as_start, as_step, plain, step_of
+from rlcore.envs.types import Start, Step, as_start, as_step
 from schemas.errors import UserError
 
 SAID = [{"role": "user", "content": "hello"}]
@@ -32,8 +32,3 @@ def test_what_reset_may_not_return_is_named(value: object) -> None:
 def test_what_step_may_not_return_is_named(value: object, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         as_step(value)
-
-
-def test_a_step_travels_as_json_values() -> None:
-    step = as_step(Step(tuple(SAID), 1, False, False))
-    assert step_of(plain(step)) == step

@@ -99,7 +99,7 @@ FUNCTIONS: dict[str, tuple[Overrides, str]] = {
     ),
     "a module that ends Python": (
         {FUNCTION: "given_dies:f"},
-        "'given_dies:f': the process that imported its module ended with exit code 3; import",
+        "'given_dies:f': the process that imported its module ended (exit code 3); import",
     ),
     "a module that is no Python": (
         {FUNCTION: "given_syntax:f"},

@@ -73,13 +73,13 @@ FAULTS: dict[str, tuple[Rows, Rows | None, dict[str, Any], str]] = {
         TEST,
         {},
         "train.jsonl' row 0: reward.functions[0] = 'math' cannot score it, since it has no ground"
-        " truth (8 of 12 prompts); name its column on the source, columns: {ground_truth: answer}",
+        " truth (8 of 12 prompts); name the column that holds it on the source,",
     ),
     "completions without a truth": (
         without(sums(range(8), completion="#### 1"), "ground_truth"),
         TEST,
         {},
-        "cannot score it, since it has no ground truth (8 of 12 prompts); add a column",
+        "cannot score it, since it has no ground truth (8 of 12 prompts); name the column",
     ),
     "one row without a truth": (
         [*sums(range(8)), {"prompt": "What is none?", "ground_truth": None}],

@@ -16,7 +16,6 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     def make(
         name: str = "reward_samples:by_command",
         memory_gib: float = 4.0,
-        recycle_rows: int = 10_000,
         functions: tuple[RewardFunction, ...] | None = None,
         max_lost: float = 1.0,
     ) -> Scoring:
@@ -27,7 +26,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             max_error_fraction=max_lost,
             max_timeout_fraction=max_lost,
         )
-        workers.append(Scoring(section, recycle_rows=recycle_rows))
+        workers.append(Scoring(section))
         return workers[-1]
 
     yield make

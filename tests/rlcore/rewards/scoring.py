@@ -6,7 +6,6 @@ from pathlib import Path
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.rewards.judges.setup import JudgeSetup
 from rlcore.rewards.pool import RewardPool
-from rlcore.rewards.process import RECYCLE_ROWS
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.worker import RewardWorker
 from schemas.rl import RewardSection
@@ -17,14 +16,9 @@ HERE = Path(__file__).parent
 class Scoring:
     """A worker as its pool calls it."""
 
-    def __init__(
-        self,
-        section: RewardSection,
-        recycle_rows: int = RECYCLE_ROWS,
-        judges: JudgeSetup | None = None,
-    ) -> None:
+    def __init__(self, section: RewardSection, judges: JudgeSetup | None = None) -> None:
         self.section = section
-        self.worker = RewardWorker(section, recycle_rows=recycle_rows, judges=judges)
+        self.worker = RewardWorker(section, judges)
 
     def score(self, rows: list[RewardRow], timeout_s: float) -> list[Reward]:
         limited = self.section.model_copy(update={"timeout_s": timeout_s})

@@ -40,20 +40,12 @@ REFUSED: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "TRL": (
         lambda prompts, completions, **kwargs: [1.0],
         {},
-        r"has TRL's signature \(prompts, completions, \*\*kwargs\), .*return f\(prompts=\[prompt\],"
-        r" completions=\[response\]\)\[0\]`",
+        r"has TRL's signature \(prompts, completions, \*\*kwargs\), .*take \(prompt, response\) or",
     ),
     "TRL with a column": (
         lambda completions, ground_truth, **kwargs: [1.0],
         {},
-        r"`def f\(data_source, solution, ground_truth, extra_info\): return"
-        r" f\(completions=\[solution\], ground_truth=\[ground_truth\]\)\[0\]`",
-    ),
-    "TRL with columns of its own": (
-        lambda prompts, completions, solution, level, **kwargs: [1.0],
-        {},
-        r"f\(prompts=\[None\], completions=\[solution\], solution=\[ground_truth\],"
-        r" level=\[extra_info\['level'\]\]\)\[0\]`",
+        r"has TRL's signature .*, or \(rows\) with p\.batch = true$",
     ),
     "a generator": (
         _yields,

@@ -1,7 +1,5 @@
 """What a built-in reward can never pay for is told with its row, before anything is trained."""
 
-import json
-
 import pytest
 
 from rlcore.rewards.truths import Truth, check_truths
@@ -9,8 +7,8 @@ from schemas.errors import UserError
 from schemas.rl import RewardFunction
 
 
-def truth(ground_truth: str | None, row: int = 0, source: str = "s", **columns: str) -> Truth:
-    return Truth(f"file row {row}", source, "rule", ground_truth, json.dumps(columns))
+def truth(ground_truth: str | None, row: int = 0, source: str = "s") -> Truth:
+    return Truth(f"file row {row}", source, "rule", ground_truth)
 
 
 NUMERIC = RewardFunction(name="gsm8k", options={"mode": "numeric"})
@@ -52,7 +50,7 @@ def test_what_can_be_read_passes(function: RewardFunction, ground_truth: str | N
         (ARITHMETIC, "7.5", "is not a number in digits"),
         (CODE, "print(1)", "is not JSON with 'inputs' and 'outputs'"),
         (CODE, '{"inputs": [], "outputs": []}', "at least one test"),
-        (MATH, None, "it has no ground truth"),
+        (MATH, None, "it has no ground truth (1 of 2 prompts); name the column that holds it"),
         (RewardFunction(name="instructions"), '{"word": ["river"]}', "asks for 'word', which"),
     ],
 )
@@ -74,8 +72,3 @@ def test_rows_of_others_and_of_functions_without_weight_are_left_alone() -> None
     check_truths(rows, [math, RewardFunction(name="gsm8k", weight=0)])
     with pytest.raises(UserError, match=r"reward.functions\[0\] = 'gsm8k'"):
         check_truths(rows[1:], [RewardFunction(name="gsm8k", weight=0)])
-
-
-def test_the_column_that_was_meant_is_named() -> None:
-    with pytest.raises(UserError, match=r"columns: \{ground_truth: Answer\}"):
-        check_truths([truth(None, Answer="5", level="easy")], [MATH])

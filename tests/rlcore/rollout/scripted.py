@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Generation, Sampling
 from rlcore.models.weight_digest import WeightStamp
 
@@ -9,7 +10,7 @@ STAMP = WeightStamp(0, "digest")
 Generate = Callable[[list[list[int]], list[int], Sampling], list[Generation]]
 
 
-class ScriptedEngines:
+class ScriptedEngines(EnginePool):
     """Answers by ``generate``; the last request completes first."""
 
     def __init__(self, generate: Generate) -> None:

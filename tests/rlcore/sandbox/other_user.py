@@ -22,7 +22,7 @@ def main(directory: str) -> None:
                 said = {"weakness": str(error)}
         else:
             limits = Limits(**asked["limits"])
-            ran = sandbox.run(asked["program"], asked["stdin"], asked["files"], limits)
+            ran = sandbox.run(asked["program"], asked["stdin"], limits)
             said = {
                 "status": ran.status,
                 "exit_code": ran.exit_code,

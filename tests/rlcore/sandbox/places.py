@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,13 +58,12 @@ class Place:
         self,
         program: str,
         stdin: str = "",
-        files: Mapping[str, str] | None = None,
         limits: Limits | None = None,
     ) -> Ran:
-        files, limits = files or {}, limits or Limits()
+        limits = limits or Limits()
         if self.helper is None:
-            return Sandbox(self.level, self.directory).run(program, stdin, files, limits)
-        given = {"program": program, "stdin": stdin, "files": files, "limits": asdict(limits)}
+            return Sandbox(self.level, self.directory).run(program, stdin, limits)
+        given = {"program": program, "stdin": stdin, "limits": asdict(limits)}
         said = self._asked(probe=False, **given)
         for name in ("stdout", "stderr"):
             said[name] = said[name].encode("latin-1")

@@ -41,6 +41,13 @@ FILES = {
     f"tests/rlcore/sandbox/{path.name}": path.read_text()
     for path in Path(__file__).parent.glob("attack*.py")
 }
+# The program writes the modules that it imports.
+WITH_FILES = f"""import os
+for name, text in {FILES!r}.items():
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    with open(name, "w", encoding="utf-8") as file:
+        file.write(text)
+"""
 ATTACK_LIMITS = Limits(seconds=20, memory_bytes=256 * MIB, files_bytes=8 * MIB)
 QUICK = ("ignores_signals", "fork_bomb", "daemon", "memory_bomb", "gigabyte_of_output")
 SLOW_MACHINE_S = 3.0  # to end a program, with the limit a second on an idle machine
@@ -102,7 +109,7 @@ def facts() -> Iterator[dict[str, Any]]:
 def attacked(place: Place, facts: dict[str, Any], *names: str) -> Ran:
     slots = str(place.directory / "slots")
     stdin = json.dumps({**facts, "slots": slots, "run": names})
-    return place.run(PROGRAM, stdin, FILES, ATTACK_LIMITS)
+    return place.run(WITH_FILES + PROGRAM, stdin, ATTACK_LIMITS)
 
 
 def check_ending(place: Place, name: str) -> None:

@@ -8,7 +8,6 @@ import pytest
 from rlcore.sandbox.probe import levels_here
 from rlcore.sandbox.sandbox import Sandbox
 from rlcore.sandbox.types import MIB, Level, Limits, Ran, SandboxError, Status
-from schemas.errors import UserError
 from tests.kernel import param
 
 LEVELS = [param(level) for level in (*levels_here(), Level.NONE)]
@@ -19,15 +18,13 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     return Sandbox(request.param)
 
 
-def test_stdin_files_stdout_stderr_and_exit_code(sandbox: Sandbox) -> None:
+def test_stdin_stdout_stderr_and_exit_code(sandbox: Sandbox) -> None:
     ran = sandbox.run(
-        "import sys\nprint(input(), open('data/a.txt').read(), open('b', 'rb').read())\n"
-        "print('é', file=sys.stderr)\nsys.exit(3)",
+        "import sys\nprint(input())\nprint('é', file=sys.stderr)\nsys.exit(3)",
         stdin="ü\n",
-        files={"data/a.txt": "ä", "b": b"\xff"},
     )
     assert (ran.status, ran.exit_code, ran.succeeded) == (Status.EXITED, 3, False)
-    assert ran.stdout.decode() == "ü ä b'\\xff'\n"
+    assert ran.stdout.decode() == "ü\n"
     assert ran.stderr.decode() == "é\n"
 
 
@@ -98,12 +95,6 @@ def test_output_before_a_timeout_is_kept(sandbox: Sandbox) -> None:
 def test_a_signal_is_reported(sandbox: Sandbox) -> None:
     ran = sandbox.run("import ctypes; ctypes.string_at(0)")
     assert (ran.status, ran.exit_code, ran.signal) == (Status.KILLED, None, 11)
-
-
-@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "", ".", "a\nb", "a\0b"])
-def test_a_file_outside_is_refused(sandbox: Sandbox, name: str) -> None:
-    with pytest.raises(UserError, match="is not a path below the program's directory"):
-        sandbox.run("pass", files={name: "x"})
 
 
 def test_the_folder_is_empty_again_each_time(sandbox: Sandbox) -> None:

@@ -24,8 +24,7 @@ from transformers import (
 
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.models.classifier import Classifier, check_classifier, parameters_of
-from rlcore.rewards.brought import BroughtModel, conversation
-from rlcore.rewards.pool import RewardPool
+from rlcore.rewards.pool import BroughtModel, RewardPool, conversation
 from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError
 from schemas.outcomes import Outcome

@@ -9,8 +9,8 @@ import pytest
 
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.types import WorkerTimeout
-from rlcore.envs.pool import EnvironmentPool, EnvironmentWorker
-from rlcore.envs.streaming import AnswerStream
+from rlcore.envs.pool import AnswerStream, EnvironmentPool
+from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Answer, Call
 from schemas.environment import EnvironmentSection
 
@@ -21,7 +21,7 @@ SECTION = EnvironmentSection(name="tests.rlcore.envs.samples:Counter", workers=2
 class Threaded:
     """A worker whose calls run in a thread of their own, as those of another process do."""
 
-    def __init__(self, worker: EnvironmentWorker, name: str) -> None:
+    def __init__(self, worker: EnvironmentProcess, name: str) -> None:
         self.name, self._worker = name, worker
 
     def start(self, method: str, *arguments: Any) -> "Running":
@@ -46,7 +46,7 @@ class Running:
 
 @pytest.fixture
 def pool() -> Iterator[EnvironmentPool]:
-    made = [EnvironmentWorker(SECTION) for _ in range(2)]
+    made = [EnvironmentProcess(SECTION) for _ in range(2)]
     threaded = [Threaded(worker, f"environment-{i}") for i, worker in enumerate(made)]
     yield EnvironmentPool(threaded, SECTION, timeout_s=30)
     for worker in made:
@@ -82,7 +82,7 @@ def test_a_slow_step_keeps_no_other_waiting(pool: EnvironmentPool) -> None:
 
 
 def test_calls_in_this_process_are_answered_too() -> None:
-    worker = EnvironmentWorker(SECTION)
+    worker = EnvironmentProcess(SECTION)
     try:
         pool = EnvironmentPool([InProcessWorker.of("environment", worker)], SECTION, timeout_s=30)
         stream = pool.streaming()

@@ -2,7 +2,7 @@ r"""Which side of an equation is the answer: of what names the value, and of not
 
 import pytest
 
-from rlcore.rewards.math_equation import sides_of
+from rlcore.rewards.math_answer import sides_of
 
 NAMED = [
     *(
