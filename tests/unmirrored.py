@@ -15,7 +15,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/rewards/test_brought.py": ("rlcore/models/classifier.py",),
     "tests/schemas/test_recipe.py": ("schemas/model.py", "schemas/slices.py"),
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
-    "tests/rlcore/recipes/test_errors_keys.py": ("rlcore/recipes/foreign_keys.py",),
     "tests/test_wheel.py": ("flows/paths.py",),
     "tests/flows/commands/test_reward.py": (
         "rlcore/plan/reward_rows.py",
