@@ -9,7 +9,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "schemas/records.py",
         "schemas/section.py",
     ),
-    "tests/rlcore/data/test_parts_spread.py": ("rlcore/data/child.py",),
     "tests/rlcore/envs/test_process.py": ("rlcore/envs/child.py",),
     "tests/rlcore/learner/test_adapter.py": ("rlcore/models/adapter.py",),
     "tests/rlcore/rewards/test_brought.py": ("rlcore/models/classifier.py",),

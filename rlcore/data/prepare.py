@@ -1,8 +1,10 @@
 """The prepare_data stage: sources -> Prompts, Demonstrations and Rejects."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count as counting
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -10,10 +12,22 @@ import numpy as np
 import polars as pl
 
 from rlcore.data.combine import TEST, TRAIN, Gathered, counts_of
-from rlcore.data.parts import Parts, prepare_parts
-from rlcore.data.prepare_part import ASKED, SAID, SPLITS, STAGES, Prepared, Work
+from rlcore.data.generators import generated_rows
+from rlcore.data.normalise import columns_of, form_of
+from rlcore.data.prepare_part import (
+    ASKED,
+    PART_ROWS,
+    SAID,
+    SPLITS,
+    STAGES,
+    Part,
+    Prepared,
+    Work,
+    prepare_part,
+)
 from rlcore.data.rows import Reject
 from rlcore.data.screen import check_rejects, screen
+from rlcore.data.sources import open_source
 from rlcore.data.split import NO_DEMONSTRATIONS, first_for_test, last_for_validation, no_prompts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
 from rlcore.envs.process import describe
@@ -22,11 +36,13 @@ from rlcore.store.tables import TableFile, TableWriter
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
+from schemas.generators import GeneratedSource
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
+T = TypeVar("T")
 Table = TypeVar("Table")
 _READ = STAGES.index("filter")  # up to which the rejects are judged first
 
@@ -109,24 +125,58 @@ def _ready(
     work: Work, tokenizer: "ChatTokenizer", seed: int, environment: EnvironmentSection | None
 ) -> "_Ready":
     """Prepare every row by itself, then compare them; see ``prepare``."""
-    parts = Parts(work.data, seed, environment)
-    prepared = list(prepare_parts(tokenizer, work, parts))
-    prepared = [part for part in prepared if parts.counts(part.reading)]
+    prepared: list[Prepared] = []
+    counted: Counter[str] = Counter()
+    for part in parts_of(work.data, seed, environment):
+        counted[part.source] += len(part)
+        prepared.append(prepare_part(tokenizer, work, part))
+    totals = dict(counted)
     rejects = [_rejects_of(prepared, stage) for stage in STAGES]
     _raise_first(prepared, _READ)
-    _check_rejects(rejects[: _READ + 1], parts.totals, work.data)
+    _check_rejects(rejects[: _READ + 1], totals, work.data)
     _raise_first(prepared, len(STAGES))
     before = sum((part.before for part in prepared), Counter[str]())
     if not before["train"] and not work.unscored and any(map(_solves, prepared)):
         return _ready(replace(work, unscored=True), tokenizer, seed, environment)
     prompts, demonstrations = _gathered(prepared)
     del prepared
-    ready = _Ready(prompts, demonstrations, rejects, parts.totals, len(tokenizer), work.data)
-    _check_rejects(ready.rejects, parts.totals, work.data)
+    ready = _Ready(prompts, demonstrations, rejects, totals, len(tokenizer), work.data)
+    _check_rejects(ready.rejects, totals, work.data)
     ready.check_splits(before)
     if work.sft_max_tokens is not None and not ready.has_training_demonstrations():
         raise UserError(NO_DEMONSTRATIONS)
     return ready
+
+
+def parts_of(
+    data: DataSection, seed: int, environment: EnvironmentSection | None
+) -> Iterator[Part]:
+    """Yield the rows of all sources in parts; ``environment`` makes those of its kind.
+
+    A table is read twice, as its form hangs on the columns of all its rows. Raises ``UserError`` as
+    ``open_source`` and ``form_of`` do.
+    """
+    numbers = counting()
+    for index, source in enumerate(data.sources):
+        if isinstance(source, GeneratedSource):
+            rows = list(generated_rows(source, seed, environment))
+            for _, made in _cut(rows):
+                yield Part(next(numbers), rows[0].source, made=made)
+            continue
+        for table, read in open_source(source, f"data.sources[{index}]"):
+            form = form_of(table, columns_of(read()))
+            for start, some in _cut(read()):
+                raw = replace(table, rows=some)
+                yield Part(next(numbers), table.source, raw, form, start)
+
+
+def _cut(rows: Iterable[T]) -> Iterator[tuple[int, list[T]]]:
+    """Yield ``rows`` in lists of ``PART_ROWS``, with the number of the first of each."""
+    left = iter(rows)
+    for start in counting(step=PART_ROWS):
+        if not (some := list(islice(left, PART_ROWS))):
+            return
+        yield start, some
 
 
 def _solves(part: Prepared) -> bool:

@@ -63,15 +63,17 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class Part:
     """Rows of one source: ``raw`` ones of a form, the first with the number ``start``, or ``made``
-    ones. ``number``: of the part; ``reading``: of the pass over a table that it comes from."""
+    ones. ``number``: of the part."""
 
     number: int
-    reading: int
     source: str
     raw: RawTable | None = None
     form: str = ""
     start: int = 0
     made: Sequence[Row] = ()
+
+    def __len__(self) -> int:
+        return len(self.made if self.raw is None else self.raw.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +115,6 @@ class Prepared:
     the Rejects rows of each stage, and of each filter. ``error``: what ends the run, unless one of
     an earlier stage does; its stage comes first."""
 
-    number: int
-    reading: int
     source: str
     before: Counter[str] = field(default_factory=Counter)
     rejects: dict[tuple[str, int], pl.DataFrame] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class Prepared:
 
 def prepare_part(tokenizer: "ChatTokenizer", work: Work, part: Part) -> Prepared:
     """Return the prompts, demonstrations and rejects of ``part``."""
-    done = Prepared(part.number, part.reading, part.source)
+    done = Prepared(part.source)
     stage = ["read"]
     try:
         with _uncollected():

@@ -31,7 +31,7 @@ def gathered(
     work = Work(DataSection.model_validate(given), (), None, folder)
     kept = []
     for number, rows in enumerate(parts):
-        done = prepare_part(tokenizer, work, Part(number, 0, f"source {number}", made=rows))
+        done = prepare_part(tokenizer, work, Part(number, f"source {number}", made=rows))
         assert done.prompts is not None
         kept.append((f"source {number}", done.prompts))
     return Gathered(kept)

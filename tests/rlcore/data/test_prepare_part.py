@@ -30,7 +30,7 @@ def prepared(tokenizer: Any, folder: Path | None = None, **fields: Any) -> Prepa
     given: dict[str, Any] = {"sources": (FileSource(path="x.jsonl"),), "max_prompt_tokens": 40}
     given |= {"deduplicate": "exact", "filters": ["ground_truth <> '5'"]} | fields
     work = Work(DataSection.model_validate(given), (), 50, folder)
-    part = Part(3, 0, "x.jsonl", RawTable("x.jsonl", "train", RAW), "trl", start=100)
+    part = Part(3, "x.jsonl", RawTable("x.jsonl", "train", RAW), "trl", start=100)
     return prepare_part(tokenizer, work, part)
 
 
