@@ -18,7 +18,7 @@ class Gathered:
     """Rows of parts, in order; a row's place, int32, counts over all of them."""
 
     def __init__(self, parts: Sequence[tuple[str, Kept]]) -> None:
-        """``parts``: with the source of each; their arrays are needed no more afterwards."""
+        """``parts``: with the source of each."""
         self._sources = [source for source, _ in parts]
         kept = [rows for _, rows in parts]
         self._columns = [rows.columns for rows in kept]

@@ -32,7 +32,6 @@ def gathered(
     kept = []
     for number, rows in enumerate(parts):
         done = prepare_part(tokenizer, work, Part(number, f"source {number}", made=rows))
-        assert done.prompts is not None
         kept.append((f"source {number}", done.prompts))
     return Gathered(kept)
 
