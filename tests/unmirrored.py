@@ -33,7 +33,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/evolve/session.py",
         "tasks/evolve.py",
     ),
-    "tests/rlcore/evolve/test_scores.py": ("schemas/evolve_tables.py",),
     "tests/rlcore/store/test_tables.py": ("schemas/contract.py",),
     "tests/flows/test_retrain.py": (
         "tasks/retraining/gate.py",

@@ -1,10 +1,8 @@
 """The prepare_data stage: sources -> Prompts, Demonstrations and Rejects."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count as counting
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -12,21 +10,10 @@ import numpy as np
 import polars as pl
 
 from rlcore.data.combine import TEST, TRAIN, Gathered, counts_of
-from rlcore.data.generators import generated_rows
-from rlcore.data.normalise import columns_of, form_of
-from rlcore.data.prepare_part import (
-    ASKED,
-    PART_ROWS,
-    SAID,
-    SPLITS,
-    Part,
-    Prepared,
-    Work,
-    prepare_part,
-)
+from rlcore.data.prepare_part import ASKED, SAID, SPLITS, Prepared, Work, prepare_part
+from rlcore.data.read import parts_of
 from rlcore.data.rows import Reject
 from rlcore.data.screen import check_rejects, screen
-from rlcore.data.sources import open_source
 from rlcore.data.split import NO_DEMONSTRATIONS, first_for_test, last_for_validation, no_prompts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
 from rlcore.envs.process import describe
@@ -35,13 +22,11 @@ from rlcore.store.tables import TableFile, TableWriter
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
-from schemas.generators import GeneratedSource
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
-T = TypeVar("T")
 Table = TypeVar("Table")
 
 
@@ -138,37 +123,6 @@ def _ready(
     if work.sft_max_tokens is not None and not ready.has_training_demonstrations():
         raise UserError(NO_DEMONSTRATIONS)
     return ready
-
-
-def parts_of(
-    data: DataSection, seed: int, environment: EnvironmentSection | None
-) -> Iterator[Part]:
-    """Yield the rows of all sources in parts; ``environment`` makes those of its kind.
-
-    A table is read twice, as its form hangs on the columns of all its rows. Raises ``UserError`` as
-    ``open_source`` and ``form_of`` do.
-    """
-    numbers = counting()
-    for index, source in enumerate(data.sources):
-        if isinstance(source, GeneratedSource):
-            rows = list(generated_rows(source, seed, environment))
-            for _, made in _cut(rows):
-                yield Part(next(numbers), rows[0].source, made=made)
-            continue
-        for table, read in open_source(source, f"data.sources[{index}]"):
-            form = form_of(table, columns_of(read()))
-            for start, some in _cut(read()):
-                raw = replace(table, rows=some)
-                yield Part(next(numbers), table.source, raw, form, start)
-
-
-def _cut(rows: Iterable[T]) -> Iterator[tuple[int, list[T]]]:
-    """Yield ``rows`` in lists of ``PART_ROWS``, with the number of the first of each."""
-    left = iter(rows)
-    for start in counting(step=PART_ROWS):
-        if not (some := list(islice(left, PART_ROWS))):
-            return
-        yield start, some
 
 
 def _solves(part: Prepared) -> bool:
@@ -316,7 +270,7 @@ class _Ready:
 
 
 def _split_counts(rows: Gathered, places: np.ndarray) -> Counter[str]:
-    counts = np.bincount(rows.splits(places), minlength=len(SPLITS)).tolist()
+    counts = np.bincount(rows.split[places], minlength=len(SPLITS)).tolist()
     return Counter(dict(zip(SPLITS, counts, strict=True)))
 
 

@@ -16,11 +16,11 @@ from rlcore.data.filters import (
     fit_demonstrations,
     fit_prompts,
     special_token_rejects,
+    unshown_rejects,
 )
-from rlcore.data.normalise import normalise
-from rlcore.data.rows import RawTable, Reject, Row, said, shown
+from rlcore.data.read import Part
+from rlcore.data.rows import Row, said, shown
 from rlcore.data.split import draw_of
-from rlcore.data.template_omissions import unshown_rejects
 from rlcore.data.write import demonstration_columns, prompt_columns, rejects_table
 from rlcore.models.chat import Encoded, Known, Tools
 from schemas.data import DataSection
@@ -28,7 +28,6 @@ from schemas.data import DataSection
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
-PART_ROWS = 8192
 SPLITS = ("validation", "train", "test")  # in the order of the Prompts table
 # Columns beside those of the tables, where rows are compared: a row as it is shown when it is
 # dropped, the text of its prompt, that of a demonstration, and the halves (uint64) of the hash of
@@ -53,22 +52,6 @@ class Work:
     def compares(self) -> bool:
         """Whether rows of different parts are compared, so that one may be dropped later."""
         return self.data.deduplicate != "off" or self.data.decontaminate
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of one source: ``raw`` ones of a form, the first with the number ``start``, or ``made``
-    ones. ``number``: of the part."""
-
-    number: int
-    source: str
-    raw: RawTable | None = None
-    form: str = ""
-    start: int = 0
-    made: Sequence[Row] = ()
-
-    def __len__(self) -> int:
-        return len(self.made if self.raw is None else self.raw.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +101,8 @@ class Prepared:
 def prepare_part(tokenizer: "ChatTokenizer", work: Work, part: Part) -> Prepared:
     """Return the prompts, demonstrations and rejects of ``part``. Raises ``UserError`` for a filter
     that is none, and for a long prompt where those end the run."""
-    data, rows, lost = work.data, list(part.made), list[Reject]()
-    if part.raw is not None:
-        rows, lost = normalise(part.raw, part.form, part.start)
+    data = work.data
+    rows, lost = part.normalised()
     for row in rows if work.unscored else ():
         row.scored = True
     before = Counter(row.split for row in rows if row.scored)

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rlcore.data.prepare_part import ASKED, BESIDE, Part, Prepared, Work, prepare_part
+from rlcore.data.prepare_part import ASKED, BESIDE, Prepared, Work, prepare_part
+from rlcore.data.read import Part
 from rlcore.data.rows import RawTable
 from rlcore.models.tokenizer import EOS, train_tokenizer
 from schemas.data import DataSection, FileSource

@@ -6,8 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rlcore.data.prepare import parts_of
-from rlcore.data.prepare_part import Part
+from rlcore.data.read import Part, parts_of
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
 from schemas.generators import ArithmeticSource
@@ -19,7 +18,7 @@ def parts(*sources: FileSource | ArithmeticSource) -> list[Part]:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlcore.data.prepare.PART_ROWS", 4)
+    monkeypatch.setattr("rlcore.data.read.PART_ROWS", 4)
 
 
 def test_parts_hold_all_rows_in_order(tmp_path: Path) -> None:
