@@ -63,8 +63,7 @@ def recipe_keys() -> list[str]:
     user's; 0 is any index."""
     from rlcore.recipes import errors as known
 
-    paths = (path for paths in known.recipe_keys().values() for path in paths)
-    return [path for path in paths if known.NAMED not in path.split(".")]
+    return [path for path in known.recipe_keys() if known.NAMED not in path.split(".")]
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

@@ -9,13 +9,11 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "schemas/records.py",
         "schemas/section.py",
     ),
-    "tests/rlcore/data/test_parts_spread.py": ("rlcore/data/child.py",),
     "tests/rlcore/envs/test_process.py": ("rlcore/envs/child.py",),
     "tests/rlcore/learner/test_adapter.py": ("rlcore/models/adapter.py",),
     "tests/rlcore/rewards/test_pool_brought.py": ("rlcore/models/classifier.py",),
     "tests/schemas/test_recipe.py": ("schemas/model.py", "schemas/slices.py"),
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
-    "tests/rlcore/recipes/test_errors_keys.py": ("rlcore/recipes/foreign_keys.py",),
     "tests/test_wheel.py": ("flows/paths.py",),
     "tests/flows/commands/test_reward.py": (
         "rlcore/plan/reward_rows.py",
@@ -35,7 +33,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/evolve/session.py",
         "tasks/evolve.py",
     ),
-    "tests/rlcore/evolve/test_scores.py": ("schemas/evolve_tables.py",),
     "tests/rlcore/store/test_tables.py": ("schemas/contract.py",),
     "tests/flows/test_retrain.py": (
         "tasks/retraining/gate.py",

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from rlcore.data.filters import special_token_rejects
+from rlcore.data.filters import special_token_rejects, unshown_rejects
 from rlcore.data.normalise import normalise
 from rlcore.data.rows import RawTable, Reject
-from rlcore.data.template_omissions import unshown_rejects
 from rlcore.data.write import prompts_table
 from rlcore.models.chat import Refused, encode_prompts
 from schemas.errors import UserError, did_you_mean

@@ -7,8 +7,9 @@ import numpy as np
 import polars as pl
 
 from rlcore.data.prepare_part import ASKED, BESIDE, CONTENT, HASHES, SPLITS, Kept, PartColumns
+from rlcore.data.rows import Reject
 from rlcore.data.screen import Dropped, ScreenedRows
-from rlcore.data.write import numbered_uid, numbers_of
+from rlcore.data.write import numbered_uid, numbers_of, rejects_table
 
 TEST = SPLITS.index("test")
 TRAIN = SPLITS.index("train")
@@ -18,7 +19,7 @@ class Gathered:
     """Rows of parts, in order; a row's place, int32, counts over all of them."""
 
     def __init__(self, parts: Sequence[tuple[str, Kept]]) -> None:
-        """``parts``: with the source of each; their arrays are needed no more afterwards."""
+        """``parts``: with the source of each."""
         self._sources = [source for source, _ in parts]
         kept = [rows for _, rows in parts]
         self._columns = [rows.columns for rows in kept]
@@ -115,22 +116,15 @@ class Gathered:
     def rejects(self, places: np.ndarray, dropped: Dropped, prefix: str = "") -> pl.DataFrame:
         """Return the Rejects rows of what is ``dropped``; its positions count in ``places``."""
         at = places[np.array(list(dropped), dtype=np.int64)]
-        rows = [self.row(int(place)) for place in at]
-        return pl.DataFrame(
-            {
-                "source": [source for source, _ in rows],
-                "row": [number for _, number in rows],
-                "reason": [reason for reason, _ in dropped.values()],
-                "detail": [f"{prefix}{detail}" for _, detail in dropped.values()],
-                "content": self.strings(at, pl.col(CONTENT)) if len(at) else [],
-            },
-            schema={**dict.fromkeys(("source", "row", "reason", "detail", "content"), pl.String)}
-            | {"row": pl.Int64},
+        contents = self.strings(at, pl.col(CONTENT)) if len(at) else []
+        return rejects_table(
+            [
+                Reject(*self.row(int(place)), reason, f"{prefix}{detail}", content)
+                for place, (reason, detail), content in zip(
+                    at, dropped.values(), contents, strict=True
+                )
+            ]
         )
-
-    def splits(self, places: np.ndarray) -> np.ndarray:
-        """Return the place in ``SPLITS`` of the split that each row is in (uint8)."""
-        return self.split[places]
 
     def frames(self, places: np.ndarray) -> Iterator[pl.DataFrame]:
         """Yield the table of the rows at ``places``, which ascend within each split and have their

@@ -54,11 +54,6 @@ _OF_KIND = {
 STYLES = ("rule", "model", "judge", "code")
 # verl: the text after the last "#### ", commas removed (examples/data_preprocess/gsm8k.py)
 _GSM8K_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
-# Names that people give columns: what an error proposes for data.sources.columns.
-_USUAL = {
-    "prompt": ("question", "problem", "query", "input", "instruction", "text"),
-    "ground_truth": ("answer", "solution", "target", "label", "output", "final_answer", "expected"),
-}
 _CONVERSATIONS = ("messages", "conversations")
 _TRUTHS = ("ground_truth", "solution")
 _OF_TRL = ("completion", *_TRUTHS)
@@ -139,18 +134,8 @@ def form_of(table: RawTable, found: dict[str, None]) -> str:
     raise UserError(
         f"{table.source} has columns {', '.join(found)}, which are of no accepted form:"
         f" {'; '.join(FORMS)}; rename the columns or name them on the source, e.g. columns:"
-        f" {{{_proposal(found)}}}"
+        " {prompt: question, ground_truth: answer}"
     )
-
-
-def _proposal(columns: Iterable[str]) -> str:
-    """Return entries of data.sources.columns that fit ``columns`` best."""
-    lower = {name.lower(): name for name in columns}
-    chosen = {
-        ours: next((lower[name] for name in names if name in lower), names[0])
-        for ours, names in _USUAL.items()
-    }
-    return ", ".join(f"{ours}: {name}" for ours, name in chosen.items())
 
 
 def _gsm8k(table: RawTable, index: int, values: dict[str, Any]) -> Row:

@@ -1,7 +1,7 @@
 """The prepare_data stage: sources -> Prompts, Demonstrations and Rejects."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from rlcore.data.combine import TEST, TRAIN, Gathered, counts_of
-from rlcore.data.parts import Parts, prepare_parts
-from rlcore.data.prepare_part import ASKED, SAID, SPLITS, STAGES, Prepared, Work
+from rlcore.data.prepare_part import ASKED, SAID, SPLITS, Prepared, Work, prepare_part
+from rlcore.data.read import parts_of
 from rlcore.data.rows import Reject
 from rlcore.data.screen import check_rejects, screen
 from rlcore.data.split import NO_DEMONSTRATIONS, first_for_test, last_for_validation, no_prompts
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
 Table = TypeVar("Table")
-_READ = STAGES.index("filter")  # up to which the rejects are judged first
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,20 +108,17 @@ def _ready(
     work: Work, tokenizer: "ChatTokenizer", seed: int, environment: EnvironmentSection | None
 ) -> "_Ready":
     """Prepare every row by itself, then compare them; see ``prepare``."""
-    parts = Parts(work.data, seed, environment)
-    prepared = list(prepare_parts(tokenizer, work, parts))
-    prepared = [part for part in prepared if parts.counts(part.reading)]
-    rejects = [_rejects_of(prepared, stage) for stage in STAGES]
-    _raise_first(prepared, _READ)
-    _check_rejects(rejects[: _READ + 1], parts.totals, work.data)
-    _raise_first(prepared, len(STAGES))
+    prepared: list[Prepared] = []
+    counted: Counter[str] = Counter()
+    for part in parts_of(work.data, seed, environment):
+        counted[part.source] += len(part)
+        prepared.append(prepare_part(tokenizer, work, part))
+    totals = dict(counted)
     before = sum((part.before for part in prepared), Counter[str]())
     if not before["train"] and not work.unscored and any(map(_solves, prepared)):
         return _ready(replace(work, unscored=True), tokenizer, seed, environment)
-    prompts, demonstrations = _gathered(prepared)
-    del prepared
-    ready = _Ready(prompts, demonstrations, rejects, parts.totals, len(tokenizer), work.data)
-    _check_rejects(ready.rejects, parts.totals, work.data)
+    ready = _Ready(prepared, totals, len(tokenizer), work.data)
+    _check_rejects(ready.rejects, totals, work.data)
     ready.check_splits(before)
     if work.sft_max_tokens is not None and not ready.has_training_demonstrations():
         raise UserError(NO_DEMONSTRATIONS)
@@ -131,38 +127,7 @@ def _ready(
 
 def _solves(part: Prepared) -> bool:
     """Whether ``part`` has demonstrations for training, whose prompts could be asked."""
-    rows = part.demonstrations
-    return rows is not None and bool((rows.split == TRAIN).any())
-
-
-def _gathered(prepared: list[Prepared]) -> tuple[Gathered, Gathered]:
-    """Return prompts and demonstrations; ``prepared`` has them no more, since arrays that are
-    joined need not be held twice."""
-    prompts = Gathered([(p.source, p.prompts) for p in prepared if p.prompts is not None])
-    for part in prepared:
-        part.prompts = None
-    return prompts, Gathered(
-        [(p.source, p.demonstrations) for p in prepared if p.demonstrations is not None]
-    )
-
-
-def _rejects_of(prepared: list[Prepared], stage: str) -> pl.DataFrame:
-    """Return the rejects of a stage in the order of the parts, those of each filter together."""
-    found = [
-        (which, frame)
-        for part in prepared
-        for (name, which), frame in part.rejects.items()
-        if name == stage
-    ]
-    frames = [frame for _, frame in sorted(found, key=lambda pair: pair[0])]
-    return pl.concat([rejects_table([]), *frames])
-
-
-def _raise_first(prepared: list[Prepared], until: int) -> None:
-    """Raise the error of the first stage up to ``until`` that ended in one."""
-    errors = [part.error for part in prepared if part.error and part.error[0] <= until]
-    if errors:
-        raise min(errors, key=lambda error: error[0])[1]
+    return bool((part.demonstrations.split == TRAIN).any())
 
 
 def _check_rejects(rejects: list[pl.DataFrame], totals: dict[str, int], data: DataSection) -> None:
@@ -177,15 +142,15 @@ class _Ready:
 
     def __init__(
         self,
-        prompts: Gathered,
-        demonstrations: Gathered,
-        rejects: list[pl.DataFrame],
+        prepared: Sequence[Prepared],
         totals: dict[str, int],
         vocab_size: int,
         data: DataSection,
     ) -> None:
+        prompts = Gathered([(part.source, part.prompts) for part in prepared])
+        demonstrations = Gathered([(part.source, part.demonstrations) for part in prepared])
         self._prompts, self._demonstrations = prompts, demonstrations
-        self.rejects = rejects
+        self.rejects = [rejects_table([]), *(part.rejects for part in prepared)]
         self._totals, self._vocab_size = totals, vocab_size
         first = first_for_test(prompts.draws(prompts.ordered()), data.test_fraction)
         for rows in (prompts, demonstrations):
@@ -305,7 +270,7 @@ class _Ready:
 
 
 def _split_counts(rows: Gathered, places: np.ndarray) -> Counter[str]:
-    counts = np.bincount(rows.splits(places), minlength=len(SPLITS)).tolist()
+    counts = np.bincount(rows.split[places], minlength=len(SPLITS)).tolist()
     return Counter(dict(zip(SPLITS, counts, strict=True)))
 
 

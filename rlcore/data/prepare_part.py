@@ -1,11 +1,9 @@
 """A part of a source's rows, from raw values to columns of the tables: all that a row needs without
 looking at rows of other parts."""
 
-import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,23 +16,19 @@ from rlcore.data.filters import (
     fit_demonstrations,
     fit_prompts,
     special_token_rejects,
+    unshown_rejects,
 )
-from rlcore.data.normalise import normalise
-from rlcore.data.rows import RawTable, Reject, Row, said, shown
+from rlcore.data.read import Part
+from rlcore.data.rows import Row, said, shown
 from rlcore.data.split import draw_of
-from rlcore.data.template_omissions import unshown_rejects
 from rlcore.data.write import demonstration_columns, prompt_columns, rejects_table
 from rlcore.models.chat import Encoded, Known, Tools
 from schemas.data import DataSection
-from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
-PART_ROWS = 8192
 SPLITS = ("validation", "train", "test")  # in the order of the Prompts table
-# Where a row may be lost, in order: also which of two errors a person is told.
-STAGES = ("read", "filter", "special_token", "unshown", "prompt", "demonstration")
 # Columns beside those of the tables, where rows are compared: a row as it is shown when it is
 # dropped, the text of its prompt, that of a demonstration, and the halves (uint64) of the hash of
 # what duplicates share.
@@ -58,20 +52,6 @@ class Work:
     def compares(self) -> bool:
         """Whether rows of different parts are compared, so that one may be dropped later."""
         return self.data.deduplicate != "off" or self.data.decontaminate
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Rows of one source: ``raw`` ones of a form, the first with the number ``start``, or ``made``
-    ones. ``number``: of the part; ``reading``: of the pass over a table that it comes from."""
-
-    number: int
-    reading: int
-    source: str
-    raw: RawTable | None = None
-    form: str = ""
-    start: int = 0
-    made: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,65 +89,32 @@ class PartColumns:
 
 @dataclass(slots=True)
 class Prepared:
-    """What became of a part. ``before``: scored rows of each split before any filter. ``rejects``:
-    the Rejects rows of each stage, and of each filter. ``error``: what ends the run, unless one of
-    an earlier stage does; its stage comes first."""
+    """What became of a part. ``before``: scored rows of each split before any filter."""
 
-    number: int
-    reading: int
     source: str
-    before: Counter[str] = field(default_factory=Counter)
-    rejects: dict[tuple[str, int], pl.DataFrame] = field(default_factory=dict)
-    error: tuple[int, UserError] | None = None
-    prompts: Kept | None = None
-    demonstrations: Kept | None = None
+    before: Counter[str]
+    rejects: pl.DataFrame
+    prompts: Kept
+    demonstrations: Kept
 
 
 def prepare_part(tokenizer: "ChatTokenizer", work: Work, part: Part) -> Prepared:
-    """Return the prompts, demonstrations and rejects of ``part``."""
-    done = Prepared(part.number, part.reading, part.source)
-    stage = ["read"]
-    try:
-        with _uncollected():
-            _prepare(tokenizer, work, part, done, stage)
-    except UserError as error:
-        done.error = (STAGES.index(stage[0]), error)
-    return done
-
-
-def _prepare(
-    tokenizer: "ChatTokenizer", work: Work, part: Part, done: Prepared, stage: list[str]
-) -> None:
-    def lost(rejects: list[Reject], which: int = 0) -> None:
-        if rejects:
-            done.rejects[stage[0], which] = rejects_table(rejects)
-
-    data, rows = work.data, list(part.made)
-    if part.raw is not None:
-        rows, rejects = normalise(part.raw, part.form, part.start)
-        lost(rejects)
+    """Return the prompts, demonstrations and rejects of ``part``. Raises ``UserError`` for a filter
+    that is none, and for a long prompt where those end the run."""
+    data = work.data
+    rows, lost = part.normalised()
     for row in rows if work.unscored else ():
         row.scored = True
-    done.before.update(row.split for row in rows if row.scored)
-    stage[0] = "filter"
-    for which, condition in enumerate(data.filters):
-        rows, rejects = apply_filters(rows, [condition])
-        lost(rejects, which)
-    stage[0] = "special_token"
+    before = Counter(row.split for row in rows if row.scored)
+    rows, rejects = apply_filters(rows, data.filters)
+    lost += rejects
     rows, rejects = special_token_rejects(tokenizer, rows)
-    lost(rejects)
-    stage[0] = "unshown"
+    lost += rejects
     rows, rejects = unshown_rejects(tokenizer, rows)
-    lost(rejects)
-    stage[0] = "prompt"
+    lost += rejects
     known: Known = {}  # a demonstration begins with the text of its prompt
     scored = [row for row in rows if row.scored]
     prompts, long = fit_prompts(tokenizer, scored, data, work.tools, known)
-    lost(long)
-    done.prompts = _kept(
-        f"{part.number}-prompts", work, prompts, prompt_columns, len, lambda row: row.prompt_text
-    )
-    stage[0] = "demonstration"
     # A row whose prompt cannot be used has no use as a demonstration either; nor has a test row.
     unusable = {reject.row for reject in long}
     solved = [row for row in rows if row.solution and row.split != "test"]
@@ -175,14 +122,26 @@ def _prepare(
     demonstrations, refused = fit_demonstrations(
         tokenizer, solved, work.sft_max_tokens, work.tools, known
     )
-    lost(refused)
-    done.demonstrations = _kept(
-        f"{part.number}-demonstrations",
-        work,
-        demonstrations,
-        demonstration_columns,
-        lambda encoded: len(encoded.token_ids),
-        lambda row: said(row.messages),
+    return Prepared(
+        part.source,
+        before,
+        rejects_table([*lost, *long, *refused]),
+        _kept(
+            f"{part.number}-prompts",
+            work,
+            prompts,
+            prompt_columns,
+            len,
+            lambda row: row.prompt_text,
+        ),
+        _kept(
+            f"{part.number}-demonstrations",
+            work,
+            demonstrations,
+            demonstration_columns,
+            lambda encoded: len(encoded.token_ids),
+            lambda row: said(row.messages),
+        ),
     )
 
 
@@ -217,15 +176,3 @@ def _kept(
         tokens=np.array([length(tokens) for _, tokens in pairs], dtype=np.int32),
         columns=PartColumns(frame if path is None else path),
     )
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Collect no garbage meanwhile: a part's rows are many objects, none of them in a cycle."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -1,38 +1,79 @@
-"""The rows of a recipe's sources before any filter: all, or the first ones and how many there
-are."""
+"""The rows of a recipe's sources before any filter: all, in parts, or the first ones and how many
+there are."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count as counting
 from itertools import islice
+from typing import TypeVar
 
 from rlcore.data.generators import generated_rows
-from rlcore.data.normalise import normalise
+from rlcore.data.normalise import columns_of, form_of, normalise
 from rlcore.data.rows import RawTable, Reject, Row, said
-from rlcore.data.sources import count_rows, open_source, read_source, source_files
+from rlcore.data.sources import count_rows, open_source, source_files
 from schemas.data import DataSection, MathSource, ReadSource
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
 from schemas.generators import GeneratedSource
 
+PART_ROWS = 8192
+T = TypeVar("T")
 
-def read_rows(
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one source: ``raw`` ones of a form, the first with the number ``start``, or ``made``
+    ones. ``number``: of the part."""
+
+    number: int
+    source: str
+    raw: RawTable | None = None
+    form: str = ""
+    start: int = 0
+    made: Sequence[Row] = ()
+
+    def __len__(self) -> int:
+        return len(self.made if self.raw is None else self.raw.rows)
+
+    def normalised(self) -> tuple[list[Row], list[Reject]]:
+        """Return the usable rows, and a Reject for each other one."""
+        if self.raw is None:
+            return list(self.made), []
+        return normalise(self.raw, self.form, self.start)
+
+
+def parts_of(
     data: DataSection, seed: int, environment: EnvironmentSection | None = None
-) -> tuple[list[Row], list[Reject], dict[str, int]]:
-    """Return rows, rejects, and the number of raw rows per source; ``environment`` makes those of
-    the kind of its name.
+) -> Iterator[Part]:
+    """Yield the rows of all sources in parts; ``environment`` makes those of its kind.
 
-    Raises ``UserError`` as ``read_source`` and ``normalise`` do.
+    A table is read twice, as its form hangs on the columns of all its rows. Raises ``UserError`` as
+    ``open_source`` and ``form_of`` do.
     """
-    rows: list[Row] = []
-    rejects: list[Reject] = []
-    totals: Counter[str] = Counter()
-    for good, bad in _normalised(data, seed, environment):
-        good = list(good)
-        rows += good
-        rejects += bad
-        totals.update(row.source for row in (*good, *bad))
-    return rows, rejects, dict(totals)
+    numbers = counting()
+    for index, source in enumerate(data.sources):
+        if isinstance(source, GeneratedSource):
+            for _, made in _cut(generated_rows(source, seed, environment)):
+                yield Part(next(numbers), made[0].source, made=made)
+            continue
+        for table, read in open_source(source, f"data.sources[{index}]"):
+            form = form_of(table, columns_of(read()))
+            for start, rows in _cut(read()):
+                yield Part(next(numbers), table.source, replace(table, rows=rows), form, start)
+
+
+def _cut(rows: Iterable[T]) -> Iterator[tuple[int, list[T]]]:
+    """Yield ``rows`` in lists of ``PART_ROWS``, with the number of the first of each."""
+    left = iter(rows)
+    for start in counting(step=PART_ROWS):
+        if not (some := list(islice(left, PART_ROWS))):
+            return
+        yield start, some
+
+
+def read_rows(data: DataSection, seed: int) -> list[Row]:
+    """Return the usable rows of all sources. Raises ``UserError`` as ``parts_of`` does."""
+    return [row for part in parts_of(data, seed) for row in part.normalised()[0]]
 
 
 def training_texts(
@@ -40,24 +81,13 @@ def training_texts(
 ) -> Iterator[str]:
     """Yield the text of every message of the training rows: what a tokenizer is trained on.
 
-    Filters are not applied, so that a base model from scratch does not depend on them. What is not
-    asked for is not generated. Raises ``UserError`` as ``read_rows`` does.
+    Filters are not applied, so that a base model from scratch does not depend on them. Raises
+    ``UserError`` as ``parts_of`` does.
     """
-    for rows, _ in _normalised(data, seed, environment):
-        for row in rows:
+    for part in parts_of(data, seed, environment):
+        for row in part.normalised()[0]:
             if row.split == "train":
                 yield from (said([message]) for message in row.messages)
-
-
-def _normalised(
-    data: DataSection, seed: int, environment: EnvironmentSection | None
-) -> Iterator[tuple[Iterable[Row], list[Reject]]]:
-    """Yield rows and rejects of each table; each of its rows is one of the two."""
-    for index, source in enumerate(data.sources):
-        if isinstance(source, GeneratedSource):
-            yield generated_rows(source, seed, environment), []
-        else:
-            yield from map(normalise, read_source(source, f"data.sources[{index}]"))
 
 
 FIRST_ROWS = 64

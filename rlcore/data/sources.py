@@ -5,7 +5,6 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePath
@@ -52,27 +51,22 @@ GSM8K = "openai/gsm8k"
 SPLITS = ("train", "test")  # of GSM8K and MATH
 
 
-def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTable]:
-    """Return the tables of one source, at most ``source.limit`` rows each.
+def open_source(
+    source: ReadSource, where: str = "data.sources"
+) -> Iterator[tuple[RawTable, Callable[[], Iterator[dict[str, Any]]]]]:
+    """Yield each table of a source without its rows, and what reads those, again each time, as they
+    are asked for, at most ``source.limit`` rows each.
 
     ``where``: its dotted path, shown in errors. Raises ``UserError`` naming the file (and line)
     that is missing, unreadable or not of a known kind, or the hub dataset that cannot be loaded,
     with the remedy.
     """
-    return [replace(table, rows=list(read())) for table, read in open_source(source, where)]
-
-
-def open_source(
-    source: ReadSource, where: str = "data.sources"
-) -> Iterator[tuple[RawTable, Callable[[], Iterator[dict[str, Any]]]]]:
-    """Yield each table of a source without its rows, and what reads those, again each time, as they
-    are asked for. ``where`` and errors: as in ``read_source``."""
     for split, file in _places(source, where):
         yield _table(source, split, file), partial(_rows, source, split, file, where)
 
 
 def source_files(source: ReadSource, where: str = "data.sources") -> list[str]:
-    """Return the files that ``read_source`` makes a table each of, in order; none for the hub.
+    """Return the files of the tables of ``open_source``, in order; none for the hub.
 
     ``where``: as there. Raises ``UserError`` for a folder without the files of MATH, for a pattern
     that matches no file, and where a folder would be read in place of the hub's dataset.

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,13 +101,6 @@ def load_tokenizer(
     return tokenizer
 
 
-def load_saved(directory: str, module: str, name: str) -> "ChatTokenizer":
-    """Return a tokenizer that was saved, of the class ``name`` in ``module`` of transformers: to
-    find that out by its files takes importing torch."""
-    assert module.startswith("transformers."), "no code of others is run"
-    return getattr(import_module(module), name).from_pretrained(directory)
-
-
 def has_chat_template(directory: Path, *, name: str) -> bool:
     """Return whether the tokenizer of ``directory`` has a chat template.
 
@@ -123,7 +115,7 @@ def read_tokenizer(
     """Return the tokenizer of ``directory``, whatever it lacks; ``name`` is its name in errors.
     Raises UserError where it cannot be loaded."""
     try:
-        from transformers import AutoTokenizer  # with torch, which a child that encodes never needs
+        from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
     # Untrusted files, which may be JSON of any shape, and tokenizers raises bare Exceptions: name
@@ -133,22 +125,6 @@ def read_tokenizer(
         raise UserError(
             f"tokenizer of model '{name}' cannot be loaded: {first_line}; fetch or save it again"
         ) from error
-
-
-def tokenizer_file(tokenizer: "ChatTokenizer") -> dict[str, Any] | None:
-    """Return what a tokenizer.json of ``tokenizer`` holds; None where its text is not encoded by
-    that alone, but by its own code or with marks split into their characters."""
-    from transformers import PreTrainedTokenizerFast
-
-    own = type(tokenizer)
-    if not issubclass(own, PreTrainedTokenizerFast) or tokenizer.split_special_tokens:
-        return None
-    if not own.__module__.startswith("transformers."):
-        return None
-    if own._encode_plus is not PreTrainedTokenizerFast._encode_plus:
-        return None
-    backend: Any = tokenizer.backend_tokenizer
-    return json.loads(backend.to_str())
 
 
 def special_tokens(tokenizer: "ChatTokenizer") -> list[str]:

@@ -85,7 +85,11 @@ def check_machine(
         problem=flash_missing(),
     )
     resolved = _with_attention(recipe, attention.name)
-    batches = all_batches(resolved, data.demonstrations, data.preferences, data.pairs)
+    # Of files the rehearsal knows how many prompts are left.
+    prompts = data_size(recipe.data).train
+    batches = all_batches(
+        resolved, data.demonstrations, data.preferences, data.pairs, prompts=prompts
+    )
     fit = Fit(
         recipe=recipe,
         machine=machine,

@@ -113,7 +113,7 @@ def sample_rows(recipe: Recipe, *, most: int | None) -> RewardRows:
     Nothing is written into a store. Raises UserError where no demonstration has a ground truth,
     and as ``base_model`` and ``prepare_data`` do.
     """
-    rows, _, _ = read_rows(recipe.data, recipe.seed)
+    rows = read_rows(recipe.data, recipe.seed)
     rows, _ = apply_filters(rows, recipe.data.filters)
     solved = [row for row in rows if row.solution and row.ground_truth and row.split != "test"]
     if not solved:

@@ -1,14 +1,14 @@
 """Where each value of a recipe comes from: its file, one that it extends, a preset, an override."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
 
-from rlcore.recipes.load import load_recipe, read_tree, set_key
-from schemas.presets import PRESETS, overlay
+from rlcore.recipes.load import load_recipe, read_tree
+from schemas.presets import PRESETS
 from schemas.section import Section
 
 OVERRIDE = "override"
@@ -35,14 +35,6 @@ class Value:
     place: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Marked:
-    """A value in a tree, with what set it; equal to others by value, as ``overlay`` compares."""
-
-    value: Any
-    place: str = field(compare=False)
-
-
 class Origins:
     """The resolved ``recipe`` and what sets its keys. Arguments and errors: ``load_recipe``."""
 
@@ -56,27 +48,17 @@ class Origins:
 
         def own(path: Path, tree: dict[str, Any]) -> dict[str, Any]:
             self._layers.append((str(path), tree))
-            return _marked(tree, str(path))
+            return tree
 
-        tree = read_tree(name, directory, own=own)
-        for path, value in (overrides or {}).items():
-            set_key(tree, path, _marked(value, OVERRIDE))
-            self._layers.append((OVERRIDE, _nested(path, value)))
-        self._tree = overlay(_marked(self._layers[0][1], preset), tree)
+        read_tree(name, directory, own=own)
+        self._layers += [
+            (OVERRIDE, _nested(path, value)) for path, value in (overrides or {}).items()
+        ]
 
     def settings(self, path: str) -> list[OriginValue]:
         """Return every place that sets the key or section ``path``, in order of precedence."""
         found = ((place, _at(tree, path)) for place, tree in self._layers)
         return [OriginValue(place, value) for place, value in found if value is not NO_VALUE]
-
-    def place(self, path: str) -> str | None:
-        """Return what decides the value of the key ``path``; None where nothing sets it."""
-        node = _at(self._tree, path)
-        if node is NO_VALUE:
-            return None
-        order = [place for place, _ in self._layers]
-        # null and {} carry no mark: what names the key last has set them.
-        return max(_places(node), key=order.index, default=None) or self.settings(path)[-1].place
 
     def values(self) -> Iterator[Value]:
         """Yield every value of the recipe, in the order of its sections.
@@ -84,7 +66,17 @@ class Origins:
         A section that is null by default and is given counts as a value, {}.
         """
         for path, value, default in _values(self.recipe, NO_VALUE, ""):
-            yield Value(path, value, default, self.place(path))
+            yield Value(path, value, default, self._place(path, value))
+
+    def _place(self, path: str, value: Any) -> str | None:
+        """Return which place gave ``path`` its ``value``, the last one that sets it so: a place may
+        set what another one's section displaces."""
+        said = [
+            setting.place
+            for setting in self.settings(path)
+            if isinstance(setting.value, Mapping) or _plain(setting.value) == _plain(value)
+        ]
+        return said[-1] if said else None
 
     def lines(self) -> list[str]:
         """Return a table of the values that differ from the defaults, and what set them."""
@@ -113,23 +105,9 @@ def brief(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
 
 
-def _marked(tree: Any, place: str) -> Any:
-    """Return ``tree`` with a mark on every value; null has none, as it means that a section is
-    absent."""
-    if isinstance(tree, Mapping):
-        return {key: _marked(value, place) for key, value in tree.items()}
-    if isinstance(tree, list) and tree:
-        return [_marked(item, place) for item in tree]
-    return None if tree is None else _Marked(tree, place)
-
-
-def _places(node: Any) -> Iterator[str]:
-    """Yield what set each value in a tree."""
-    if isinstance(node, _Marked):
-        yield node.place
-    elif isinstance(node, Mapping | list):
-        for part in node.values() if isinstance(node, Mapping) else node:
-            yield from _places(part)
+def _plain(value: Any) -> Any:
+    """Return a value with lists in place of tuples, at any depth."""
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _nested(path: str, value: Any) -> Any:

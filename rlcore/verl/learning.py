@@ -67,19 +67,14 @@ def advantage(run: VerlRun) -> dict[str, Any]:
     if "algorithm.adv_estimator" not in run.values:
         run.note("algorithm.adv_estimator is not set: gae, verl's default (PPO with a critic)")
     ours: dict[str, Any] = {"rl.preset": base, "rl.algorithm.advantage": name}
-    for key, path in (("gamma", "gamma"), ("lam", "lam")):
-        reads = name == "gae" or (key == "gamma" and ADVANTAGES[name].gamma)
-        if reads:
-            ours[f"rl.algorithm.gae.{path}"] = run.number(f"algorithm.{key}", 1.0)
-        elif run.number(f"algorithm.{key}", 1.0) != 1:
-            run.note(f"algorithm.{key} is left out: {name} does not use it, nor in verl")
+    for key in ("gamma", "lam"):
+        if name == "gae" or (key == "gamma" and ADVANTAGES[name].gamma):
+            ours[f"rl.algorithm.gae.{key}"] = run.number(f"algorithm.{key}", 1.0)
     if name == "grpo":
         ours["rl.algorithm.norm_by_std"] = run.flag("algorithm.norm_adv_by_std_in_grpo", True)
     mode = run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla")
     aggregation = run.choice(f"{ACTOR}.loss_agg_mode", AGGREGATIONS, "token-mean")
     if mode == "gspo":
-        if aggregation != "seq-mean-token-mean" and run.has(f"{ACTOR}.loss_agg_mode"):
-            run.note(f"{ACTOR}.loss_agg_mode: gspo is a mean over sequences, also in verl")
         return ours
     if mode == "cispo":
         ours["rl.algorithm.policy_loss"] = "cispo"
@@ -121,7 +116,6 @@ def clips(run: VerlRun) -> dict[str, Any]:
     both = run.number(f"{ACTOR}.clip_ratio", 0.2)
     if preset(run) == "gspo":
         given = any(run.has(key) for key in (keys["low"], keys["high"], f"{ACTOR}.clip_ratio"))
-        run.note(f"{keys['c']}: verl's gspo loss reads no c; the dual clip is off")
         if not given:
             run.note(
                 f"{ACTOR}.clip_ratio_*: verl's .2 would never clip a sequence's ratio; the preset's"
@@ -131,11 +125,8 @@ def clips(run: VerlRun) -> dict[str, Any]:
         dual = None
     else:
         dual = run.number(keys["c"], 3.0)
-    low = run.number(keys["low"], both)
-    if low > 1:
-        run.note(f"{keys['low']} = {low:g}: 1, as no ratio is below 0: nothing is clipped there")
     return {
-        "rl.algorithm.clip_low": min(low, 1.0),
+        "rl.algorithm.clip_low": min(run.number(keys["low"], both), 1.0),  # no ratio is below 0
         "rl.algorithm.clip_high": run.number(keys["high"], both),
         "rl.algorithm.clip_dual": dual,
     }
@@ -274,8 +265,6 @@ def filter_groups(run: VerlRun) -> dict[str, Any]:
     """DAPO's dynamic sampling. Without a metric: by reward, as on AlphaApollo's training page."""
     batch, drawn = run.count("data.train_batch_size", 0), run.count("data.gen_batch_size", 0)
     if not filters(run):
-        if drawn and drawn != batch:
-            run.note("data.gen_batch_size is left out: it applies to filter_groups only")
         return {}
     if drawn and (not batch or drawn % batch):
         raise UserError(
@@ -344,9 +333,6 @@ def optimizers(run: VerlRun) -> dict[str, Any]:
 def critic(run: VerlRun) -> dict[str, Any]:
     """The value model of gae; verl ignores the section for other estimators, and so do we."""
     if estimator(run) != "gae":
-        given = sorted(key for key in run.values if key.startswith("critic.") and run.has(key))
-        if given:
-            run.note(f"critic.*: {estimator(run)} has no critic; {len(given)} settings left out")
         return {}
     if not run.flag("critic.enable", True):
         raise UserError(

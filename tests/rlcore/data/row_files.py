@@ -4,10 +4,15 @@ import bz2
 import gzip
 import json
 import lzma
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from rlcore.data.rows import RawTable
+from rlcore.data.sources import open_source
+from schemas.data import ReadSource
 
 VERL_ROWS = [
     {
@@ -19,6 +24,11 @@ VERL_ROWS = [
     }
     for n in range(3000)
 ]
+
+
+def read_source(source: ReadSource, where: str = "data.sources") -> list[RawTable]:
+    """Return the tables of a source with their rows."""
+    return [replace(table, rows=list(read())) for table, read in open_source(source, where)]
 
 
 def write(path: Path, rows: list[dict]) -> Path:

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from rlcore.data.combine import Gathered, counts_of
-from rlcore.data.prepare_part import ASKED, Part, Work, prepare_part
+from rlcore.data.prepare_part import ASKED, Work, prepare_part
+from rlcore.data.read import Part
 from rlcore.data.rows import Row
 from rlcore.models.tokenizer import train_tokenizer
 from schemas.data import DataSection, FileSource
@@ -31,8 +32,7 @@ def gathered(
     work = Work(DataSection.model_validate(given), (), None, folder)
     kept = []
     for number, rows in enumerate(parts):
-        done = prepare_part(tokenizer, work, Part(number, 0, f"source {number}", made=rows))
-        assert done.prompts is not None
+        done = prepare_part(tokenizer, work, Part(number, f"source {number}", made=rows))
         kept.append((f"source {number}", done.prompts))
     return Gathered(kept)
 
@@ -96,7 +96,7 @@ def test_training_rows_kept_for_validation_change_their_split_alone(tokenizer: A
     assert 5 < held.sum() < 35
     assert (table["subset"] == table["split"]).all()
     assert [chat[0]["content"] for chat in table["prompt"]] == [f"question {n}" for n in range(40)]
-    assert (rows.splits(places) == 0).tolist() == held.to_list()
+    assert (rows.split[places] == 0).tolist() == held.to_list()
     assert len(rows.draws(places)) == 40 - held.sum()
 
 

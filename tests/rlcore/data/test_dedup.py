@@ -15,9 +15,9 @@ from rlcore.data.dedup import (
     text_hash,
     words_of,
 )
-from rlcore.data.sources import read_source
 from schemas.data import GSM8K_INSTRUCTION, Gsm8kSource
 from tests.inputs import GSM8K, reads
+from tests.rlcore.data.row_files import read_source
 
 WORDS = [f"{a}{b}" for a, b in product("bdfgklmnprst", "aeiou")]
 

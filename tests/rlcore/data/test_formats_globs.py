@@ -8,11 +8,11 @@ import pytest
 from flows.paths import RECIPES
 from rlcore.data.formats import is_pattern, matched_files
 from rlcore.data.read import peek
-from rlcore.data.sources import check_unchanged, data_digests, read_source, source_files
+from rlcore.data.sources import check_unchanged, data_digests, source_files
 from rlcore.recipes.load import load_recipe
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
-from tests.rlcore.data.row_files import VERL_ROWS, write
+from tests.rlcore.data.row_files import VERL_ROWS, read_source, write
 
 
 def test_a_pattern_is_its_files_sorted(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
-from rlcore.data.prepare_part import ASKED, BESIDE, STAGES, Part, Prepared, Work, prepare_part
+from rlcore.data.prepare_part import ASKED, BESIDE, Prepared, Work, prepare_part
+from rlcore.data.read import Part
 from rlcore.data.rows import RawTable
 from rlcore.models.tokenizer import EOS, train_tokenizer
 from schemas.data import DataSection, FileSource
@@ -30,24 +30,20 @@ def prepared(tokenizer: Any, folder: Path | None = None, **fields: Any) -> Prepa
     given: dict[str, Any] = {"sources": (FileSource(path="x.jsonl"),), "max_prompt_tokens": 40}
     given |= {"deduplicate": "exact", "filters": ["ground_truth <> '5'"]} | fields
     work = Work(DataSection.model_validate(given), (), 50, folder)
-    part = Part(3, 0, "x.jsonl", RawTable("x.jsonl", "train", RAW), "trl", start=100)
+    part = Part(3, "x.jsonl", RawTable("x.jsonl", "train", RAW), "trl", start=100)
     return prepare_part(tokenizer, work, part)
 
 
 def test_rows_are_kept_or_rejected_by_stage(tokenizer: Any) -> None:
     done = prepared(tokenizer)
-    lost = {key: frame["row"].to_list() for key, frame in done.rejects.items()}
-    assert lost == {
-        ("read", 0): [101],
-        ("filter", 0): [105],
-        ("special_token", 0): [102],
-        ("prompt", 0): [103],
-        ("demonstration", 0): [104],
-    }
-    assert done.error is None
+    assert list(zip(done.rejects["row"], done.rejects["reason"], strict=True)) == [
+        (101, "wrong_type"),
+        (102, "special_token"),
+        (103, "over_length"),
+        (104, "over_length_demonstration"),
+        (105, "filter"),
+    ]
     assert done.before == {"train": 5}
-    assert done.prompts is not None
-    assert done.demonstrations is not None
     assert done.prompts.index.tolist() == [100, 104]
     assert done.demonstrations.index.tolist() == [100], "a long prompt has no demonstration"
     assert done.prompts.columns(ASKED)[ASKED].to_list() == ["one?", "four?"]
@@ -65,19 +61,4 @@ def test_a_table_in_a_file_is_that_in_memory(tokenizer: Any, tmp_path: Path) -> 
 
 def test_rows_that_nothing_is_compared_with_are_kept_without_their_text(tokenizer: Any) -> None:
     done = prepared(tokenizer, deduplicate="off", decontaminate=False)
-    assert done.prompts is not None
     assert not set(BESIDE) & set(done.prompts.columns().columns)
-
-
-@pytest.mark.parametrize(
-    ("fields", "stage", "read"),
-    [({"filters": ["bad = 1"]}, "filter", 1), ({"over_length": "error"}, "prompt", 3)],
-)
-def test_an_error_keeps_its_stage_and_the_rejects_before_it(
-    tokenizer: Any, fields: dict[str, Any], stage: str, read: int
-) -> None:
-    """Of two errors the person is told the same one whatever the parts are."""
-    done = prepared(tokenizer, **fields)
-    assert done.error is not None
-    assert STAGES[done.error[0]] == stage
-    assert pl.concat(done.rejects.values()).height == read

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.data.read import read_rows, training_texts
+from rlcore.data.read import parts_of, read_rows, training_texts
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
 from schemas.generators import ArithmeticSource
@@ -30,17 +30,12 @@ def data(tmp_path: Path) -> DataSection:
 
 def test_rows_and_rejects_add_up_to_what_each_source_holds(data: DataSection) -> None:
     """Shares of rejected rows are judged by these totals."""
-    rows, rejects, totals = read_rows(data, seed=0)
-    counted = dict.fromkeys(totals, 0)
-    for source in [*(row.source for row in rows), *(reject.source for reject in rejects)]:
-        counted[source] += 1
-    assert counted == totals
-    assert [reject.row for reject in rejects] == [1]
-    assert {name.rpartition("/")[2] for name in totals} == {
-        "arithmetic",
-        "train.jsonl",
-        "test.jsonl",
-    }
+    for part in parts_of(data, seed=0):
+        rows, rejects = part.normalised()
+        assert len(part) == len(rows) + len(rejects)
+        assert [reject.row for reject in rejects] == [1] * part.source.endswith("train.jsonl")
+    names = [part.source.rpartition("/")[2] for part in parts_of(data, seed=0)]
+    assert names == ["arithmetic", "train.jsonl", "test.jsonl"]
 
 
 def test_a_tokenizer_is_trained_on_training_text_alone(data: DataSection) -> None:
@@ -97,8 +92,7 @@ def test_files_with_columns_of_other_names_are_read_by_naming_them(
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row) + "\n")
     source = {"kind": "file", "path": str(path), "columns": columns}
-    (read,), rejects, _ = read_rows(DataSection.model_validate({"sources": [source]}), seed=0)
-    assert not rejects
+    (read,) = read_rows(DataSection.model_validate({"sources": [source]}), seed=0)
     solution = [message["content"] for message in read.solution]
     assert (read.prompt_text, read.ground_truth, solution, read.extra_info) == said
     assert read.data_source == ("sums" if "task" in row else "rows.jsonl")

@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from rlcore.data.normalise import normalise
 from rlcore.data.read import peek
-from rlcore.data.sources import count_rows, data_digests, read_file, read_source
+from rlcore.data.sources import count_rows, data_digests, read_file
 from schemas.data import (
     AIME_HUBS,
     AimeSource,
@@ -26,7 +26,7 @@ from schemas.data import (
 )
 from schemas.errors import UserError
 from tests.inputs import GSM8K, ROOT, reads
-from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, write
+from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, read_source, write
 
 needs_gsm8k = reads(GSM8K / "train.jsonl")
 
@@ -267,8 +267,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 os.environ["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_port}"
-from rlcore.data.sources import read_source
 from schemas.data import HubSource
+from tests.rlcore.data.row_files import read_source
 try:
     read_source(HubSource(name="owner/made"))
 except ValueError as error:
@@ -314,7 +314,7 @@ def test_a_folder_here_is_not_read_in_place_of_the_hub(
 
 
 UNREACHABLE = """
-from rlcore.data.sources import read_source
+from tests.rlcore.data.row_files import read_source
 from rlcore.models.files import locate_model
 from schemas.data import AimeSource, Gsm8kSource, HubSource, MathSource
 for act in (

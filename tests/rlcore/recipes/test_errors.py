@@ -32,7 +32,8 @@ def test_every_error_of_a_file_is_printed(
     assert all(line.startswith(f"recipe '{tmp_path / 'mine.yaml'}': ") for line in lines)
     for words in (
         *("data is required", "reward is required", "rl.iterations = -1"),
-        *("'model.path'?", "'rl.rollout.samples'?", "rl.rollout.temperature = 0", f"'{LR}'?"),
+        *("model.model_name_or_path is not", "rl.num_generations is not", "temperature = 0"),
+        "actor_rollout_ref is not a known key",
     ):
         assert sum(words in line for line in lines) == 1, words
 
@@ -61,6 +62,10 @@ def test_rules_of_one_section_and_misplaced_overrides_are_reported_together() ->
         ({"evaluate.checkpoints": []}, "evaluate.checkpoints = [] is refused: tuple should have"),
         ({"evaluate.pass_k.0.x": 1}, "override 'evaluate.pass_k.0.x': 'evaluate.pass_k.0' is the"),
         ({LR: float("inf")}, f"{LR} = inf is refused: input should be a finite number; write a"),
+        ({"rl.iteratons": 1}, "rl.iteratons is not a known key; did you mean 'iterations'?; valid"),
+        ({"rl.lr": 1}, "rl.lr is not a known key; did you mean 'rl.update.optimizer.lr'?; valid"),
+        ({"sft.lr": 1}, "sft.lr is not a known key; did you mean 'sft.optimizer.lr'?; valid keys"),
+        ({"rl.zzzzz": 1}, "rl.zzzzz is not a known key; valid keys there: algorithm, checkpoint,"),
         ({"rl.rollout.prompts": "many"}, "unable to parse string as an integer; write a whole num"),
     ],
 )

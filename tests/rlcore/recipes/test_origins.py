@@ -6,6 +6,10 @@ from flows.paths import RECIPES
 from rlcore.recipes.origins import Origins, OriginValue
 
 
+def places(origins: Origins) -> dict[str, str | None]:
+    return {value.path: value.place for value in origins.values()}
+
+
 def write(folder: Path, **files: str) -> None:
     for name, text in files.items():
         (folder / f"{name}.yaml").write_text(text)
@@ -40,7 +44,7 @@ def test_the_winner_of_every_place_is_named(tmp_path: Path) -> None:
         "data.sources.0.test": None,
         "rl.validation.every": None,
     }
-    assert {path: origins.place(path) for path in by} == by
+    assert {path: places(origins)[path] for path in by} == by
 
 
 def test_a_replaced_section_takes_its_keys_with_it(tmp_path: Path) -> None:
@@ -53,8 +57,8 @@ def test_a_replaced_section_takes_its_keys_with_it(tmp_path: Path) -> None:
         _quickstart=(RECIPES / "_quickstart.yaml").read_text(),
     )
     origins = Origins("two", directory=tmp_path)
-    assert origins.place("rl.algorithm.kl.where") == str(tmp_path / "two.yaml")
-    assert origins.place("rl.algorithm.kl.coef") is None
+    assert places(origins)["rl.algorithm.kl.where"] == str(tmp_path / "two.yaml")
+    assert places(origins)["rl.algorithm.kl.coef"] is None
     (line,) = [line for line in origins.lines() if "rl.algorithm.kl.coef" in line]
     assert line.split() == ["rl.algorithm.kl.coef", "0.001", "0.01", "by", "other", "keys"]
 
@@ -62,7 +66,7 @@ def test_a_replaced_section_takes_its_keys_with_it(tmp_path: Path) -> None:
 def test_the_table_holds_what_differs_and_nothing_else() -> None:
     given = {"rl.critic": None, "rl.iterations": 100, "sft.optimizer.betas.1": 0.98}
     origins = Origins("quickstart", given, directory=RECIPES)
-    assert origins.place("sft.optimizer.betas") == "override", "one item of a list"
+    assert places(origins)["sft.optimizer.betas"] == "override", "one item of a list"
     keys = [line.split()[0] for line in origins.lines()[1:]]
     assert "rl.iterations" not in keys, "set, to the default"
     assert "rl.critic" not in keys

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from rlcore.data.filters import unshown_rejects
 from rlcore.data.rows import Row
-from rlcore.data.template_omissions import unshown_rejects
 from rlcore.models.chat import Encoded, encode_demonstrations
 from rlcore.models.tokenizer import train_tokenizer
 

@@ -6,22 +6,19 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rlcore.data.parts import Parts
-from rlcore.data.prepare_part import Part
+from rlcore.data.read import Part, parts_of
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
 from schemas.generators import ArithmeticSource
 
 
-def parts_of(*sources: FileSource | ArithmeticSource) -> tuple[Parts, list[Part]]:
-    parts = Parts(DataSection(sources=sources, deduplicate="off"), 0, None)
-    found = list(parts)
-    return parts, [part for part in found if parts.counts(part.reading)]
+def parts(*sources: FileSource | ArithmeticSource) -> list[Part]:
+    return list(parts_of(DataSection(sources=sources, deduplicate="off"), 0, None))
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlcore.data.parts.PART_ROWS", 4)
+    monkeypatch.setattr("rlcore.data.read.PART_ROWS", 4)
 
 
 def test_parts_hold_all_rows_in_order(tmp_path: Path) -> None:
@@ -30,13 +27,14 @@ def test_parts_hold_all_rows_in_order(tmp_path: Path) -> None:
     pl.DataFrame(rows[:5]).write_parquet(tmp_path / "b.parquet")
     made = ArithmeticSource(train=5, validation=2, test=2, test_steps=2, demonstrations=4)
     sources = [FileSource(path=str(tmp_path / name)) for name in ("a.jsonl", "b.parquet")]
-    parts, found = parts_of(*sources, made)
+    found = parts(*sources, made)
     assert [part.number for part in found] == list(range(len(found)))
     read = [(part.start, list(part.raw.rows)) for part in found if part.raw is not None]
     assert [row for _, some in read[:3] for row in some] == rows
     assert [row for _, some in read[3:] for row in some] == rows[:5]
     assert [start for start, _ in read] == [0, 4, 8, 0, 4]
-    assert list(parts.totals.values()) == [10, 5, sum(len(part.made) for part in found)]
+    assert [len(part) for part in found[:5]] == [4, 4, 2, 4, 1]
+    assert sum(len(part) for part in found[5:]) == 5 + 2 + 2 + 2 + 4 + 4
 
 
 @pytest.mark.parametrize(
@@ -47,27 +45,26 @@ def test_the_form_is_that_of_the_columns_of_all_rows(tmp_path: Path, late: dict,
     """A column that only late rows have says how the first ones are read too."""
     rows = [*({"prompt": f"{n}?", "completion": "x"} for n in range(9)), {"prompt": "9?", **late}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    parts, found = parts_of(FileSource(path=str(tmp_path / "a.jsonl")))
+    found = parts(FileSource(path=str(tmp_path / "a.jsonl")))
     assert [part.form for part in found] == [form] * 3
     assert [part.start for part in found] == [0, 4, 8]
-    assert list(parts.totals.values()) == [10]
 
 
 def test_columns_that_make_no_form_may_come_late(tmp_path: Path) -> None:
     rows = [*({"extra": n} for n in range(5)), {"prompt": "?", "ground_truth": "1"}]
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, found = parts_of(FileSource(path=str(path)))
+    found = parts(FileSource(path=str(path)))
     assert [part.form for part in found] == ["trl", "trl"]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows[:5]))
     with pytest.raises(UserError, match="which are of no accepted form"):
-        parts_of(FileSource(path=str(path)))
+        parts(FileSource(path=str(path)))
 
 
 def test_an_error_in_a_late_line_names_it(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "1?", "ground_truth": "1"}\n' * 9 + "{\n")
     with pytest.raises(UserError, match=r"a\.jsonl line 10 is not JSON"):
-        parts_of(FileSource(path=str(tmp_path / "a.jsonl")))
+        parts(FileSource(path=str(tmp_path / "a.jsonl")))
     (tmp_path / "a.jsonl").write_text("")
     with pytest.raises(UserError, match=r"a\.jsonl holds no rows"):
-        parts_of(FileSource(path=str(tmp_path / "a.jsonl")))
+        parts(FileSource(path=str(tmp_path / "a.jsonl")))
