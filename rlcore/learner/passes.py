@@ -14,7 +14,6 @@ from rlcore.learner.packing_check import PackingCheck
 from rlcore.learner.plan import StepPlan, TermPlan, plan_step, require_distinct_names
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.learner.utilisation import TrainingCost
-from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.packing import MicroBatch, Sequences, idle_micro_batch, pack
 from rlcore.models.rows import Layout
 
@@ -63,9 +62,8 @@ class Passes:
         whole_groups: bool = False,
         kept: np.ndarray | None = None,
     ) -> list[MicroBatch]:
-        """Pack for the attention: one long row under flash attention, rows of several lengths under
-        attention by blocks, else rows of some times the longest sequence; answers share the tokens
-        of their prompt where the model can.
+        """Pack for the attention: one long row under flash attention, else rows of some times the
+        longest sequence; answers share the tokens of their prompt where the model can.
 
         Every pass of the learner, with gradient or without, is packed here: log-probs from another
         packing differ by rounding.
@@ -78,7 +76,6 @@ class Passes:
             whole_groups=whole_groups,
             kept=kept,
             one_per_row=self._packing.leaks,
-            blocks=self._blocks,
             share_prompts=self._packing.shares,
         )
 
@@ -101,12 +98,8 @@ class Passes:
     def padding_share(self, lengths: np.ndarray, *, one_per_row: bool) -> float:
         """Return the share of padding among the tokens computed for ``lengths`` [sequences]."""
         most = self._spec.micro_batch_tokens
-        layout = Layout(lengths, most, self._row_tokens, one_per_row, self._blocks)
+        layout = Layout(lengths, most, self._row_tokens, one_per_row)
         return 1.0 - int(lengths.sum()) / max(1, layout.padded_tokens())
-
-    @property
-    def _blocks(self) -> bool:
-        return self._spec.attn_implementation == BLOCKS
 
     @property
     def _row_tokens(self) -> int | None:
@@ -126,7 +119,6 @@ class Passes:
             "input_ids": self.tensor(batch.input_ids),
             "position_ids": self.tensor(batch.position_ids),
             "predictors": self.tensor(batch.predictors),
-            "blocks": batch.blocks,
         }
         if batch.documents is not None and batch.continued is not None:
             inputs["documents"] = self.tensor(batch.documents)

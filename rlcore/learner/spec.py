@@ -35,8 +35,7 @@ class LearnerSpec:
     ``trainable`` False: a frozen model that
     only scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded tokens of
     one pass; on CPU about 4k is fastest. ``row_tokens`` None: one to eight times the longest
-    sequence (``rlcore.models.rows``), ``micro_batch_tokens`` under flash attention, or several
-    lengths under "sdpa_blocks" (``rlcore.models.gpu.blocks``).
+    sequence (``rlcore.models.rows``), or ``micro_batch_tokens`` under flash attention.
     ``attn_implementation``: transformers' name, or "auto" (``rlcore.learner.attention``).
     ``grad_clip`` None: no clipping.
     ``collective_timeout_s``: how long a rank waits for its peers. ``full_determinism``: a CUDA

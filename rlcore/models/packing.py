@@ -10,9 +10,6 @@ derives no such mask (``rlcore.learner.packing_check``), rows hold one document 
 positions continue through the padding: it follows the document, so a causal model needs no mask for
 it.
 
-Under attention by blocks (``rlcore.models.gpu``) a micro-batch is ``[1, tokens]``: rows of several
-lengths one behind the other, and each row attends to itself.
-
 Every per-token quantity is addressed by its *target*: the token at place t of a sequence is
 predicted at place t - 1, and log-probs, masks, advantages and weights of t are stored at t.
 """
@@ -21,8 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlcore.models.gpu.blocks import Part, Shape
-from rlcore.models.rows import Layout
+from rlcore.models.rows import Layout, Part
 from rlcore.models.trees import Document, prompts_of
 from schemas.errors import UserError
 
@@ -127,8 +123,7 @@ class MicroBatch:
     sequences, without padding and with a prompt for each. ``documents``, ``continued``: [rows,
     row_tokens] int32, the document that a place belongs to, and the one before it that it attends
     to as well (or the same), both counted in the micro-batch, padding -1; None where no document
-    continues another. ``blocks``: in order, where rows may differ in length; empty where the rows
-    are those of ``input_ids``.
+    continues another.
     """
 
     input_ids: np.ndarray
@@ -140,7 +135,6 @@ class MicroBatch:
     num_tokens: int
     documents: np.ndarray | None = None
     continued: np.ndarray | None = None
-    blocks: tuple[Shape, ...] = ()
 
 
 def pack(
@@ -152,7 +146,6 @@ def pack(
     whole_groups: bool = False,
     kept: np.ndarray | None = None,
     one_per_row: bool = False,
-    blocks: bool = False,
     share_prompts: bool = False,
 ) -> list[MicroBatch]:
     """Split ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
@@ -162,10 +155,8 @@ def pack(
     ``targets``: "loss_mask"; "all" tokens that have a predecessor; or "last", one target per
     sequence, read at its last token itself. ``whole_groups``: the sequences of a group share a
     micro-batch. ``kept``: indices of the sequences to pack (default all). ``one_per_row``: each row
-    holds one sequence and is padded to the longest of its micro-batch. ``blocks``: for attention by
-    blocks; ``row_tokens`` None then makes rows of several lengths. ``share_prompts``: sequences
-    that begin alike are packed as trees, unless ``targets`` are "all", which lie in prompts too, or
-    blocks have rows of ``row_tokens``.
+    holds one sequence and is padded to the longest of its micro-batch. ``share_prompts``: sequences
+    that begin alike are packed as trees, unless ``targets`` are "all", which lie in prompts too.
     Raises ``UserError`` when a sequence does not fit a row, a row or group does not fit a
     micro-batch, or groups are required and ``sequences`` has none.
     """
@@ -179,19 +170,17 @@ def pack(
             f"a packed row has {width} tokens and a micro-batch at most {micro_batch_tokens}; "
             "raise hardware.learner.micro_batch_tokens or shorten prompts and responses"
         )
-    # A row that is attended to by itself holds no prompt beside its answers.
-    apart = one_per_row or (blocks and row_tokens is not None)
     # Targets "all" lie in the prompt, too, where every sequence needs its own outputs; a tree
     # computes them once.
-    shared = share_prompts and targets != "all" and not apart
+    shared = share_prompts and targets != "all" and not one_per_row
     prompts = prompts_of(sequences.token_ids, sequences.loss_mask) if shared else None
-    layout = Layout(lengths, micro_batch_tokens, row_tokens, one_per_row, blocks, prompts)
+    layout = Layout(lengths, micro_batch_tokens, row_tokens, one_per_row, prompts)
     # A loss over pairs needs both outputs in one graph, so a group is never cut.
     if whole_groups:
         parts = layout.parts_of_groups(kept, groups_of(sequences))
     else:
         parts = layout.parts(kept)
-    placed = _Placement(sequences, targets, one_per_row=one_per_row, blocks=blocks)
+    placed = _Placement(sequences, targets, one_per_row=one_per_row)
     return [placed.micro_batch(part) for part in parts]
 
 
@@ -208,10 +197,8 @@ def groups_of(sequences: Sequences) -> np.ndarray:
 class _Placement:
     """Places tokens of ``sequences`` in rows; arguments as in ``pack``."""
 
-    def __init__(
-        self, sequences: Sequences, targets: str, *, one_per_row: bool, blocks: bool
-    ) -> None:
-        self._one_per_row, self._blocks = one_per_row, blocks
+    def __init__(self, sequences: Sequences, targets: str, *, one_per_row: bool) -> None:
+        self._one_per_row = one_per_row
         lengths = sequences.lengths
         self._starts = np.cumsum(lengths) - lengths
         self._token_ids = np.concatenate(sequences.token_ids).astype(np.int64)
@@ -229,10 +216,9 @@ class _Placement:
             self._wanted[self._starts] = False
 
     def micro_batch(self, part: Part) -> MicroBatch:
-        """Lay out ``part``: [rows, tokens of a row], or with blocks all rows as one of them."""
-        rows = [row for block, _ in part for row in block]
-        width = np.repeat([width for _, width in part], [len(block) for block, _ in part])
-        row_start = np.cumsum(width) - width
+        """Lay out ``part``: [rows, tokens of a row]."""
+        rows, width = part
+        row_start = width * np.arange(len(rows))
         row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
         documents = [document for row in rows for document in row]
         member, begin, size, _ = np.array(documents, dtype=np.int64).T
@@ -248,7 +234,7 @@ class _Placement:
         position = within + np.repeat(begin, size)
         source = np.repeat(self._starts[member], size) + position
 
-        input_ids = np.zeros(int(width.sum()), dtype=np.int64)
+        input_ids = np.zeros(len(rows) * width, dtype=np.int64)
         # The padding's positions restart at 0, which makes it a separate document. With one
         # document per row they continue instead: without a restart every attention kernel is plain
         # causal.
@@ -263,7 +249,7 @@ class _Placement:
             before[(ends - size)[branches]] = last[continued[branches]]
         keep = self._wanted[source]
         in_no_branch = np.isin(np.arange(len(size)), continued[branches])
-        shape = (1, -1) if self._blocks else (len(rows), -1)
+        shape = (len(rows), width)
         batch = MicroBatch(
             input_ids=input_ids.reshape(shape),
             position_ids=position_ids.reshape(shape),
@@ -276,8 +262,6 @@ class _Placement:
             # nothing.
             num_tokens=int((begin + size)[~in_no_branch].sum()),
         )
-        if self._blocks:
-            return replace(batch, blocks=_shapes(part, first_place[continued], begin))
         if not len(branches):
             return batch
         # Padding is of no document: a place attends to its own row's equals, itself included.
@@ -293,27 +277,6 @@ def _continued(documents: list[Document]) -> np.ndarray:
         each.tree: at for at, each in enumerate(documents) if each.tree >= 0 and not each.begin
     }
     return np.array([prompts.get(each.tree, at) for at, each in enumerate(documents)])
-
-
-def _shapes(part: Part, prompt_place: np.ndarray, asked: np.ndarray) -> tuple[Shape, ...]:
-    """Return the shape of each block; ``prompt_place``, ``asked`` [documents]: where the prompt of
-    each begins, and how many tokens of it."""
-    shapes, first = [], 0
-    for rows, width in part:
-        last = first + sum(map(len, rows))
-        several = last - first > len(rows)
-        continues = bool(asked[first:last].any())
-        shapes.append(
-            Shape(
-                len(rows),
-                width,
-                several,
-                prompt_place[first:last] if continues else None,
-                asked[first:last] if continues else None,
-            )
-        )
-        first = last
-    return tuple(shapes)
 
 
 def idle_micro_batch() -> MicroBatch:
