@@ -24,7 +24,7 @@ from rlcore.models.weight_digest import (
     WeightSyncError,
     WeightUpdate,
     combined_digest,
-    digests_and_sums,
+    tensor_digests,
 )
 from rlcore.models.weight_files import exchange_file, read_checkpoint, write_state
 
@@ -269,10 +269,10 @@ def load_model_directory(engines: EnginePool, model_dir: Path) -> WeightStamp:
     Raises WeightSyncError when an engine loaded anything else.
     """
     state = read_checkpoint(model_dir)
-    tensors, sums = digests_and_sums(state.items())
+    tensors = tensor_digests(state.items())
     with exchange_file() as path:
         write_state(path, state)
         stamp = WeightStamp(0, combined_digest(tensors))
-        held = engines.load_weights(WeightUpdate(stamp, str(path), tensors, sums))
+        held = engines.load_weights(WeightUpdate(stamp, str(path), tensors))
     engines.cannot_load_again()
     return held

@@ -28,7 +28,7 @@ from vllm.model_executor.model_loader.weight_utils import initialize_single_dumm
 
 from rlcore.engines.types import NOISE
 from rlcore.engines.weight_check import read_update, verify_handed, verify_loaded
-from rlcore.models.weight_digest import SumTap
+from rlcore.models.weight_digest import DigestTap
 from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 
@@ -44,10 +44,10 @@ class FileInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class FileUpdateInfo(WeightTransferUpdateInfo):
-    """``path``: safetensors file; ``sums``: ``tensor_sums`` of the learner's weights."""
+    """``path``: safetensors file; ``tensors``: ``tensor_digests`` of the learner's."""
 
     path: str
-    sums: dict[str, str]
+    tensors: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
         except UserError as error:  # reported through ``outcome``: an RPC loses the type
             self.outcome = TransferOutcome(problem=str(error))
             return
-        tap = SumTap()
+        tap = DigestTap()
         unloaded = self._load(tap.through(state.items()))
         try:
-            verify_handed(tap.digests, update_info.sums)
+            verify_handed(tap.digests, update_info.tensors)
             verify_loaded(unloaded)
         except UserError as error:  # as above
             self.outcome = TransferOutcome(problem=str(error), touched=True)

@@ -218,8 +218,8 @@ class Learner:
         Raises ``VersionConflict`` unless the weights have the given ``version``.
         """
         self._versions.require(version)
-        path, tensors, sums = self._weights.share(kept)
-        return WeightUpdate(self.stamp(), path, tensors, sums)
+        path, tensors = self._weights.share(kept)
+        return WeightUpdate(self.stamp(), path, tensors)
 
     def export_hf(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (rank 0): weights, config, tokenizer, chat template.

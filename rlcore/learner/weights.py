@@ -7,7 +7,6 @@ import os
 import struct
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +16,7 @@ from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.adapter import ADAPTER_FOLDER, adapter_base_of, compose, write_adapter
-from rlcore.models.weight_digest import combined_digest, digests_and_sums
+from rlcore.models.weight_digest import combined_digest, tensor_digests
 from rlcore.models.weight_names import to_files
 from schemas.errors import UserError
 from schemas.model import Adapter
@@ -111,19 +110,13 @@ def _encoded(header: Mapping[str, dict]) -> bytes:
     return text + b" " * (-len(text) % _LENGTH.size)
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    digests: dict[str, str]
-    sums: dict[str, str]
-
-
 class LearnerWeights:
     """The weights of one rank's engine, in file names (``models.weight_names``). Every method is
     collective."""
 
     def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, rank: int) -> None:
         self._engine, self._spec, self._rank = engine, spec, rank
-        self._known: _Known | None = None
+        self._known: dict[str, str] | None = None  # the digest of each tensor
         self._shared: list[SharedState] = []  # the newest last
         self._copies: dict[str, torch.Tensor] = {}  # on the host, of weights that are on a GPU
 
@@ -134,12 +127,11 @@ class LearnerWeights:
     def digest(self) -> str:
         """Return the digest of the whole state, on every rank. Hashes once per change."""
         known = self._known or self._hashed(self._on_first_rank())
-        return combined_digest(known.digests)
+        return combined_digest(known)
 
-    def share(self, kept: int) -> tuple[str, dict[str, str], dict[str, str]]:
+    def share(self, kept: int) -> tuple[str, dict[str, str]]:
         """Write the state where other processes read it, over the oldest where ``kept`` are there;
-        return the path of that file (rank 0; "" on others), the digest and the sum of each
-        tensor."""
+        return the path of that file (rank 0; "" on others), the digest of each tensor."""
         state = self._on_first_rank()
         shared = SharedState() if len(self._shared) < kept else self._shared.pop(0)
         self._shared.append(shared)
@@ -147,7 +139,7 @@ class LearnerWeights:
             writing = beside.submit(shared.write, state) if self._rank == 0 else None
             known = self._known or self._hashed(state)
             path = "" if writing is None else writing.result()
-        return path, known.digests, known.sums
+        return path, known
 
     def export(self, directory: Path, *, architecture: str) -> None:
         """Write a Hugging Face directory (rank 0) of the model class ``architecture``."""
@@ -198,9 +190,8 @@ class LearnerWeights:
             return self._copies[name].copy_(tensor)
         return tensor.cpu().clone() if gathered else tensor.cpu()
 
-    def _hashed(self, state: dict[str, torch.Tensor]) -> "_Known":
-        """The digests and sums of rank 0's tensors, on every rank."""
-        own = _Known(*digests_and_sums(state.items()))
-        known: _Known = self._engine.exchange(own)[0]
+    def _hashed(self, state: dict[str, torch.Tensor]) -> dict[str, str]:
+        """The digests of rank 0's tensors, on every rank."""
+        known: dict[str, str] = self._engine.exchange(tensor_digests(state.items()))[0]
         self._known = known
         return known
