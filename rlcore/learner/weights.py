@@ -2,11 +2,9 @@
 file, a Hugging Face directory."""
 
 import json
-import mmap
 import os
 import struct
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,9 +14,8 @@ from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.adapter import ADAPTER_FOLDER, adapter_base_of, compose, write_adapter
-from rlcore.models.weight_digest import combined_digest, tensor_digests
+from rlcore.models.weight_digest import combined_digest, raw_bytes, tensor_digests
 from rlcore.models.weight_names import to_files
-from schemas.errors import UserError
 from schemas.model import Adapter
 
 # Of the safetensors format: 8 bytes with the length of the header, the header (JSON), the tensors.
@@ -36,8 +33,6 @@ _DTYPES = {
     torch.bool: "BOOL",
 }
 
-_Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]
-
 
 class SharedState:
     """One state after the other in the same memory.
@@ -49,65 +44,36 @@ class SharedState:
     """
 
     def __init__(self) -> None:
-        """Take no memory before the first ``write``."""
-        self._layout: _Layout | None = None
+        self._file = open(os.memfd_create("rl-weights"), "r+b")  # noqa: SIM115 - kept
 
     def write(self, state: Mapping[str, torch.Tensor]) -> str:
-        """Copy ``state`` over the one before; return the file's path.
+        """Write ``state`` over the one before; return the file's path.
 
-        ``state``: canonical names; tensors on any device, of any strides. Until all are copied, and
-        after a failure, the file is not readable as safetensors. A reader must not keep views of
-        it. Raises UserError for a dtype that the format does not have.
+        ``state``: canonical names; tensors on any device, of any strides. Until all are written,
+        and after a failure, the file is not readable as safetensors. A reader must not keep views
+        of it.
         """
-        layout = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items()}
-        if layout != self._layout:
-            self._allocate(layout)
-        self._memory[: _LENGTH.size] = bytes(_LENGTH.size)
-        for name, tensor in state.items():
-            self._views[name].copy_(tensor.detach())
-        self._memory[: _LENGTH.size] = self._header_length
+        # Wide ones first, so that each begins at a multiple of its elements.
+        tensors = sorted(state.items(), key=lambda item: -item[1].itemsize)
+        header, end = {}, 0
+        for name, tensor in tensors:
+            begin, end = end, end + tensor.nbytes
+            place = {"shape": list(tensor.shape), "data_offsets": [begin, end]}
+            header[name] = {"dtype": _DTYPES[tensor.dtype], **place}
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % _LENGTH.size)
+        self._start_with(bytes(_LENGTH.size))
+        self._file.write(text)
+        for _, tensor in tensors:
+            self._file.write(raw_bytes(tensor))
+        self._file.truncate()
+        self._start_with(_LENGTH.pack(len(text)))
         return f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
 
-    def _allocate(self, layout: _Layout) -> None:
-        header, start = _header(layout)
-        self._header_length = _LENGTH.pack(start - _LENGTH.size)
-        end = start + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        self._file = open(os.memfd_create("rl-weights"), "r+b", buffering=0)  # noqa: SIM115 - kept
-        self._file.truncate(end)
-        self._memory = mmap.mmap(self._file.fileno(), end)
-        self._memory[_LENGTH.size : start] = _encoded(header)
-        self._views = {
-            name: self._view(dtype, shape, start + header[name]["data_offsets"][0])
-            for name, (dtype, shape) in layout.items()
-        }
-        self._layout = layout
-
-    def _view(self, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
-        count = torch.Size(shape).numel()
-        if not count:  # a buffer of no elements is refused
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)
-
-
-def _header(layout: _Layout) -> tuple[dict[str, dict], int]:
-    """Return the format's header and the bytes in front of the tensors: wide ones first, so that
-    each begins at a multiple of its elements."""
-    header, end = {}, 0
-    for name, (dtype, shape) in sorted(layout.items(), key=lambda item: -item[1][0].itemsize):
-        if dtype not in _DTYPES:
-            raise UserError(
-                f"'{name}' is of {dtype}, which cannot be sent to an engine; train a model of"
-                f" {', '.join(map(str, _DTYPES))}"
-            )
-        begin, end = end, end + torch.Size(shape).numel() * dtype.itemsize
-        entry = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-        header[name] = entry
-    return header, _LENGTH.size + len(_encoded(header))
-
-
-def _encoded(header: Mapping[str, dict]) -> bytes:
-    text = json.dumps(header).encode()
-    return text + b" " * (-len(text) % _LENGTH.size)
+    def _start_with(self, length: bytes) -> None:
+        self._file.seek(0)
+        self._file.write(length)
+        self._file.flush()
 
 
 class LearnerWeights:
@@ -135,11 +101,8 @@ class LearnerWeights:
         state = self._on_first_rank()
         shared = SharedState() if len(self._shared) < kept else self._shared.pop(0)
         self._shared.append(shared)
-        with ThreadPoolExecutor(1) as beside:
-            writing = beside.submit(shared.write, state) if self._rank == 0 else None
-            known = self._known or self._hashed(state)
-            path = "" if writing is None else writing.result()
-        return path, known
+        path = shared.write(state) if self._rank == 0 else ""
+        return path, self._known or self._hashed(state)
 
     def export(self, directory: Path, *, architecture: str) -> None:
         """Write a Hugging Face directory (rank 0) of the model class ``architecture``."""

@@ -88,7 +88,7 @@ class DigestTap:
                         f"state holds '{name}' twice; pass each tensor once, under its canonical"
                         " name"
                     )
-                held = _raw_bytes(tensor)
+                held = raw_bytes(tensor)
                 starts = range(0, len(held), CHUNK_BYTES)
                 leaves = [*pool.map(_sha256, (held[at : at + CHUNK_BYTES] for at in starts))]
                 line = [name, str(tensor.dtype), list(tensor.shape), leaves]
@@ -145,7 +145,7 @@ def canonical_names(model: "torch.nn.Module") -> list[str]:
     return names
 
 
-def _raw_bytes(tensor: "torch.Tensor") -> memoryview:
+def raw_bytes(tensor: "torch.Tensor") -> memoryview:
     """Return the tensor's bytes in C order; no copy for a contiguous CPU tensor."""
     import torch
 
