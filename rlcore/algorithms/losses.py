@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlcore.algorithms.plugins import resolve
-from schemas.errors import UserError, did_you_mean
+from schemas.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -85,16 +85,11 @@ RATIOS: dict[str, Ratio] = {
 def importance_ratio(
     level: str, logprobs: torch.Tensor, old_logprobs: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """Return the ratio [tokens] at ``level``; ``UserError`` with the nearest name otherwise.
+    """Return the ratio [tokens] at ``level``, one of ``RATIOS``.
 
     ``rows`` [tokens] int64: the sequence of each token, any ids; sequences are never split. Level
     "group" reads the group's log-expectation as ``old_logprobs``.
     """
-    if level not in RATIOS:
-        raise UserError(
-            f"ratio_level = '{level}' is unknown; use one of {', '.join(RATIOS)}"
-            f"{did_you_mean(level, RATIOS)}"
-        )
     return RATIOS[level](logprobs, old_logprobs, rows)
 
 

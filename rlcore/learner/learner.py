@@ -98,11 +98,10 @@ class Learner:
 
         ``targets``: "all" tokens with a predecessor, or "loss_mask" (the head then runs on those
         only); other places are 0. ``full_kl``: exact KL(policy || reference) of each token's
-        distribution, at ``temperature``; ``UserError`` without ``reference_dir``. ``reference``: of
-        the model without its adapter.
+        distribution, at ``temperature``, of a learner with ``reference_dir``. ``reference``: of the
+        model without its adapter.
         """
-        self.spec.require_head("lm", "logprobs")
-        self.spec.require_reference(full_kl)
+        assert self.spec.head == "lm", "a value model has no log-probs"
 
         def read(batch: MicroBatch) -> list[torch.Tensor]:
             found = self._passes.outputs(
@@ -126,9 +125,9 @@ class Learner:
 
         ``targets``: "loss_mask", the value of the state *before* each such token (as GAE needs it);
         or "last", the score of the whole text, read at its last token and stored there. Other
-        places are 0. Raises ``UserError`` when the head is not "value".
+        places are 0.
         """
-        self.spec.require_head("value", "values")
+        assert self.spec.head == "value", "a language model has no values"
         (values,) = self._passes.read(
             sequences, targets, 1, lambda batch: [self._passes.outputs(batch).values]
         )
@@ -138,7 +137,7 @@ class Learner:
         """Make one optimizer step on the sum of ``terms`` over all ranks; return global metrics.
 
         Raises ``UserError``, on every rank, when any rank's share cannot be packed or lacks a
-        field, or a term has no token to train on or needs another head.
+        field, or a term has no token to train on.
         """
         self._require_no_gradients()
         return self._step(terms, lr).flat()

@@ -33,8 +33,7 @@ class Sequences:
     outside the mask may be anything, also NaN. ``groups`` [sequences] int64: the prompt group of
     each, where an objective or aggregation asks for it.
 
-    Raises ``UserError`` naming the sequence for an empty sequence, lengths that differ, or a mask
-    on the first token.
+    Raises ``UserError`` naming the sequence for an empty sequence, or a mask on the first token.
     """
 
     token_ids: list[np.ndarray]
@@ -44,23 +43,11 @@ class Sequences:
 
     def __post_init__(self) -> None:
         lengths = self.lengths
-        if self.groups is not None and len(self.groups) != len(lengths):
-            raise UserError(
-                f"groups holds {len(self.groups)} values for {len(lengths)} sequences; "
-                "pass one each"
-            )
+        assert self.groups is None or len(self.groups) == len(lengths), "a group per sequence"
         if len(lengths) and not lengths.min():
             raise UserError(f"token_ids[{int(lengths.argmin())}] is empty; drop it first")
         for name, arrays in {"loss_mask": self.loss_mask, **self.per_token}.items():
-            found = _lengths(arrays)
-            if len(found) != len(lengths):
-                raise UserError(f"{name} holds {len(found)} rows for {len(lengths)} sequences")
-            if wrong := np.flatnonzero(found != lengths).tolist():
-                row = wrong[0]
-                raise UserError(
-                    f"{name}[{row}] has {found[row]} entries and token_ids[{row}] has "
-                    f"{lengths[row]}; align it with the whole sequence, prompt included"
-                )
+            assert np.array_equal(_lengths(arrays), lengths), f"{name} is not that of token_ids"
         first = np.array([mask[0] for mask in self.loss_mask], dtype=bool)
         if first.any():
             raise UserError(
