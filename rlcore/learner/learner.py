@@ -70,19 +70,16 @@ class Learner:
         self._engine = self._trained or FrozenEngine(model, self.device)
         # On different kinds of CPUs ranks could round differently, and so decide differently.
         packing = worst(self._engine.exchange(packing))
+        self._warning = packing.warning
         self._require_one_attention()
         self._passes = Passes(self._engine, spec, self.device, packing, cost)
         self._weights = LearnerWeights(self._engine, spec, rank)
         self._versions = Versions()
         self._held: tuple[int, str, Accumulated] | None = None  # gradients, and of which update
 
-    def packing_warning(self, lengths: np.ndarray) -> str | None:
-        """Return why each row holds one document and what that costs, and why "auto" took sdpa
-        after all; None when documents are packed and it did not have to.
-
-        ``lengths``: tokens of the sequences of a batch, all ranks together. The model is not run.
-        """
-        return self._passes.packing_warning(lengths)
+    def packing_warning(self) -> str | None:
+        """``PackingCheck.warning``, of all ranks."""
+        return self._warning
 
     def logprobs(
         self,

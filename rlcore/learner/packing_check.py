@@ -70,16 +70,19 @@ class PackingCheck:
         """Whether the outputs of a document depend on its neighbours in the row."""
         return not self.leak <= self.limit  # NaN is a leak
 
-    def warning(self, unit: str, *, padding_now: float, padding_packed: float) -> str:
-        """Return a sentence on the leak and its cost; ``unit``: of ``leak``; paddings: shares of
-        computed tokens."""
-        return (
-            f"architecture {self.architecture} does not keep packed documents apart (one moves its"
-            f" neighbour's outputs by up to {self.leak:.2g} {unit}, rounding by at most"
-            f" {self.limit:.2g}), so each row holds one document: {padding_now:.0%} of the tokens"
-            f" computed for the first batch are padding, packed it would be {padding_packed:.0%}"
-            " (perf/padded_tokens and perf/trained_tokens follow it)"
-        )
+    @property
+    def warning(self) -> str | None:
+        """Why each row holds one document, and why "auto" took sdpa after all; None where documents
+        are packed and it did not have to."""
+        said = [self.declined] if self.declined else []
+        if self.leaks:
+            said.append(
+                f"architecture {self.architecture} does not keep packed documents apart (one moves"
+                f" its neighbour's outputs by up to {self.leak:.2g}, rounding by at most"
+                f" {self.limit:.2g}), so each row holds one document, and the rest of it is padding"
+                " (perf/padded_tokens and perf/trained_tokens)"
+            )
+        return "; ".join(said) or None
 
 
 def resolve_attention(

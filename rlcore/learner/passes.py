@@ -15,7 +15,6 @@ from rlcore.learner.plan import StepPlan, TermPlan, plan_step
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.learner.utilisation import TrainingCost
 from rlcore.models.packing import MicroBatch, Sequences, idle_micro_batch, pack
-from rlcore.models.rows import Layout
 
 
 class Passes:
@@ -76,28 +75,6 @@ class Passes:
             one_per_row=self._packing.leaks,
             share_prompts=self._packing.shares,
         )
-
-    def packing_warning(self, lengths: np.ndarray) -> str | None:
-        """Return what a user should know of how rows are packed: why each holds one document and
-        what that costs, and why "auto" took sdpa after all; None where all is as wished.
-
-        ``lengths`` [sequences]: tokens of a batch.
-        """
-        said = [self._packing.declined] if self._packing.declined else []
-        if self._packing.leaks:
-            now, packed = (
-                self.padding_share(lengths, one_per_row=one_per_row)
-                for one_per_row in (True, False)
-            )
-            unit = "nats" if self._spec.head == "lm" else "of a score's spread"
-            said.append(self._packing.warning(unit, padding_now=now, padding_packed=packed))
-        return "; ".join(said) or None
-
-    def padding_share(self, lengths: np.ndarray, *, one_per_row: bool) -> float:
-        """Return the share of padding among the tokens computed for ``lengths`` [sequences]."""
-        most = self._spec.micro_batch_tokens
-        layout = Layout(lengths, most, self._row_tokens, one_per_row)
-        return 1.0 - int(lengths.sum()) / max(1, layout.padded_tokens())
 
     @property
     def _row_tokens(self) -> int | None:

@@ -93,7 +93,7 @@ class LearnerPool:
 
     Sequences are distributed so that ranks hold about equally many tokens. ``start_s``: seconds
     that the first call allows for building the ranks; None when they are built. ``warn`` gets
-    ``Learner.packing_warning`` of the first batch, if any. ``gpus``: that the ranks hold together,
+    ``Learner.packing_warning`` at the first batch, if any. ``gpus``: that the ranks hold together,
     as shares.
     """
 
@@ -237,10 +237,10 @@ class LearnerPool:
         return [answers[rank] for rank in range(len(pendings))]
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
-        """Return each rank's indices of a batch; on the first one, warn of its packing's cost."""
-        if self._warn is not None and len(sequences):
+        """Return each rank's indices of a batch; on the first one, warn of how it is packed."""
+        if self._warn is not None:
             warn, self._warn = self._warn, None
-            if line := self._call("packing_warning", sequences.lengths)[0]:
+            if line := self._call("packing_warning")[0]:
                 warn(line)
         return balanced(sequences.lengths, sequences.groups, len(self._workers))
 

@@ -68,15 +68,6 @@ class Layout:
     one_per_row: bool = False
     prompts: PromptIndex | None = None
 
-    def padded_tokens(self) -> int:
-        """Return how many tokens, padding included, the passes over all sequences compute.
-
-        Raises ``UserError`` when a sequence does not fit a row.
-        """
-        if not len(self.lengths):
-            return 0
-        return sum(map(part_tokens, self.parts(np.arange(len(self.lengths)))))
-
     def parts(self, members: np.ndarray) -> list[Part]:
         """Return the micro-batches that hold ``members``, indices of sequences."""
         widths = self._widths(int(self.lengths[members].max()), choose=True)
