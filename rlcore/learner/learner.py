@@ -165,8 +165,7 @@ class Learner:
 
         For a repeated request of the update that led to the current version (same version and batch
         digest), return its recorded result. Any other version raises ``VersionConflict``; so does
-        every update after one that failed between steps, until ``load``. After ``accumulate`` it is
-        enough to send ``request.without_terms()``.
+        every update after one that failed between steps, until ``load``.
         """
         # A caller that lost the answer asks again; the weights must not be stepped twice.
         if (recorded := self._versions.recorded(request)) is not None:
@@ -283,11 +282,6 @@ class Learner:
         if self._held is not None and self._held[:2] == (request.version, request.batch_digest):
             return self._held[2]
         self._require_no_gradients()
-        if not all(request.mini_batches):
-            raise VersionConflict(
-                f"an update of version {request.version} came without its sequences, and the"
-                " learner holds no gradients of it; sum them first"
-            )
         return None
 
     def _require_no_gradients(self) -> None:

@@ -1,12 +1,12 @@
 """The types that a learner's callers use: its settings, requests for an update, and results.
 Imports nothing heavy."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlcore.models.packing import Sequences, joined_rows, rows_of
+from rlcore.models.packing import Sequences
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ class UpdateRequest:
     """One learner update: an optimizer step per mini-batch, as a compare-and-set on ``version``.
 
     ``version``: the weights the batch was made for. ``batch_digest``: content digest of the batch.
-    ``mini_batches``: the terms of each step; none where the learner holds its gradients
-    (``without_terms``). ``lrs``: learning rate of each step.
+    ``mini_batches``: the terms of each step. ``lrs``: learning rate of each step.
     ``own_logprobs``: before the first step the learner computes the log-probs of the micro-batches
     of every step's first term, and uses them in place of its ``old_logprobs``. The ratio then
     depends on the weights alone: log-probs from another packing differ by rounding, in bfloat16 by
@@ -93,11 +92,6 @@ class UpdateRequest:
     mini_batches: list[list[Term]]
     lrs: list[float]
     own_logprobs: bool = False
-
-    def without_terms(self) -> "UpdateRequest":
-        """Return the request for the step on gradients that ``Learner.accumulate`` has summed: the
-        learner needs the sequences no more."""
-        return replace(self, mini_batches=[[] for _ in self.mini_batches])
 
     def __post_init__(self) -> None:
         assert len(self.lrs) == len(self.mini_batches), "each mini-batch has its learning rate"
@@ -125,11 +119,3 @@ class TokenScores:
     logprobs: list[np.ndarray]
     entropies: list[np.ndarray]  # empty unless requested
     kls: list[np.ndarray]  # exact KL(policy || reference) in nats; empty unless requested
-
-    def __reduce__(self) -> tuple:
-        """Pickle one buffer per field, as ``Sequences`` does."""
-        return _scores_from_flat, tuple(map(joined_rows, (self.logprobs, self.entropies, self.kls)))
-
-
-def _scores_from_flat(*fields: tuple[np.ndarray, np.ndarray | None]) -> TokenScores:
-    return TokenScores(*(rows_of(*each) for each in fields))

@@ -84,7 +84,6 @@ class LearnerWeights:
         self._engine, self._spec, self._rank = engine, spec, rank
         self._known: dict[str, str] | None = None  # the digest of each tensor
         self._shared: list[SharedState] = []  # the newest last
-        self._copies: dict[str, torch.Tensor] = {}  # on the host, of weights that are on a GPU
 
     def changed(self) -> None:
         """Forget the digests."""
@@ -140,18 +139,8 @@ class LearnerWeights:
         state: dict[str, torch.Tensor] = {}
         for name, tensor in self._engine.state():
             if self._rank == 0 or not self._spec.trainable:
-                state[name] = self._on_host(name, tensor, gathered)
+                state[name] = tensor.cpu().clone() if gathered else tensor.cpu()
         return to_files(self._engine.lm, state)
-
-    def _on_host(self, name: str, tensor: torch.Tensor, gathered: bool) -> torch.Tensor:
-        """Return ``tensor`` in the host's memory: itself, or a copy where it is on a GPU or will
-        be released. What is trained is copied again and again, over the last copy: the system takes
-        longer to provide new memory than a GPU to fill it."""
-        if tensor.is_cuda and self._spec.trainable:
-            if name not in self._copies:
-                self._copies[name] = torch.empty_like(tensor, device="cpu")
-            return self._copies[name].copy_(tensor)
-        return tensor.cpu().clone() if gathered else tensor.cpu()
 
     def _hashed(self, state: dict[str, torch.Tensor]) -> dict[str, str]:
         """The digests of rank 0's tensors, on every rank."""

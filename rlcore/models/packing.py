@@ -76,12 +76,6 @@ class Sequences:
         starts = np.cumsum(self.lengths) - self.lengths
         return np.add.reduceat(np.concatenate(self.loss_mask).astype(np.int64), starts)
 
-    def __reduce__(self) -> tuple:
-        """Pickle one buffer per field: thousands of small arrays would be sent one by one."""
-        fields = [self.token_ids, self.loss_mask, *self.per_token.values()]
-        flat = [joined_rows(arrays)[1] for arrays in fields]
-        return _from_flat, (self.lengths, flat, tuple(self.per_token), self.groups)
-
     def take(self, indices: np.ndarray) -> "Sequences":
         """Return the sequences at ``indices`` [any] (int), in that order."""
         order = np.asarray(indices, dtype=np.int64).tolist()
@@ -282,32 +276,6 @@ def idle_micro_batch() -> MicroBatch:
         sources=zero,
         num_tokens=0,
     )
-
-
-def joined_rows(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return [rows] int64, the lengths of ``arrays``, and all of them one behind the other; None
-    where there is none. ``rows_of`` undoes it."""
-    return _lengths(arrays), np.concatenate(arrays) if arrays else None
-
-
-def rows_of(lengths: np.ndarray, joined: np.ndarray | None) -> list[np.ndarray]:
-    """Return views of ``joined``, ``lengths`` [rows] entries each."""
-    if joined is None:
-        return []
-    ends = np.cumsum(lengths)
-    return [joined[a:b] for a, b in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
-
-
-def _from_flat(
-    lengths: np.ndarray,
-    flat: list[np.ndarray | None],
-    names: tuple[str, ...],
-    groups: np.ndarray | None,
-) -> Sequences:
-    """Undo ``Sequences.__reduce__``: the arrays are views of the pickled buffers."""
-    token_ids, loss_mask, *fields = (rows_of(lengths, array) for array in flat)
-    per_token = dict(zip(names, fields, strict=True))
-    return Sequences(token_ids, loss_mask, per_token, groups)
 
 
 def _lengths(arrays: list[np.ndarray]) -> np.ndarray:

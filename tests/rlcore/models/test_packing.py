@@ -119,18 +119,6 @@ def test_an_idle_pass_has_a_target_and_no_tokens():
     assert (idle.input_ids.shape, len(idle.predictors), idle.num_tokens) == ((1, 2), 1, 0)
 
 
-def test_sequences_travel_between_processes_unchanged():
-    grouped = replace(sequences_of([3, 1, 7]), groups=np.array([4, 4, 2]))
-    for sequences in (grouped, Sequences([], [], {"value": []})):
-        copy = pickle.loads(pickle.dumps(sequences))
-        np.testing.assert_array_equal(copy.groups, sequences.groups)
-        assert copy.per_token.keys() == sequences.per_token.keys()
-        for name in ("token_ids", "loss_mask"):
-            for ours, theirs in zip(vars(copy)[name], vars(sequences)[name], strict=True):
-                np.testing.assert_array_equal(ours, theirs)
-                assert ours.dtype == theirs.dtype
-
-
 def test_bad_sequences_are_reported():
     good = sequences_of([4, 5])
     with pytest.raises(UserError, match=r"token_ids\[1\] is empty"):
