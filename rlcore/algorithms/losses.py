@@ -171,10 +171,7 @@ def reinforce(
     ratio: torch.Tensor,
     logprobs: torch.Tensor,
     advantages: torch.Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    clip_dual: float | None,
+    **_: float | None,
 ) -> ClippedLoss:
     """L = -A lp, without ratio or clip: REINFORCE, as the RLOO paper runs it (arXiv 2402.14740)."""
     return _unclipped(-advantages * logprobs)
@@ -192,21 +189,17 @@ def policy_loss(
     ratio: torch.Tensor,
     logprobs: torch.Tensor,
     advantages: torch.Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    clip_dual: float | None,
+    **clip: float | None,
 ) -> ClippedLoss:
     """Return the loss called ``name`` per token: one of ``LOSSES`` or the user's.
 
-    The user's function is called with the same arguments and returns a loss [tokens], or a
+    ``clip``: ``clip_low``, ``clip_high`` and ``clip_dual``, as of ``clipped_surrogate``. The user's
+    function is called with the same arguments and returns a loss [tokens], or a
     ClippedLoss when it has clips to report. Raises ``UserError`` for an unknown name and for a loss
     of another shape.
     """
     function = find_loss(name)
-    found = function(
-        ratio, logprobs, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual
-    )
+    found = function(ratio, logprobs, advantages, **clip)
     if not isinstance(found, ClippedLoss):
         found = _unclipped(found)
     if found.loss.shape != advantages.shape:

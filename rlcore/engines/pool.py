@@ -177,15 +177,11 @@ class EnginePool:
         ends the attempt, as none can take its place."""
         self._members.cannot_load_again()
 
-    def probe(self, token_ids: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
-        """Return each engine's log-probs of the same ids, by engine name; see
-        ``RolloutEngine.probe``."""
-        return self.start_probe(token_ids)()
-
     def start_probe(
         self, token_ids: Sequence[Sequence[int]]
     ) -> Callable[[], dict[str, list[list[float]]]]:
-        """Start ``probe``; return a function that waits for it."""
+        """Ask all for the log-probs of the same ids, see ``RolloutEngine.probe``; return a function
+        that waits for them, by engine name."""
         asked = [list(map(int, ids)) for ids in token_ids]
         wait = self._start_each("probe", asked)
 

@@ -174,20 +174,11 @@ class EngineSpec:
 def check_requests(requests: Sequence[TurnRequest], max_model_len: int, vocab_size: int) -> None:
     """Refuse requests that no engine can serve, before the engine is called.
 
-    Raises ``UserError`` for a seed outside [0, 2**63), a budget below one token, and what
-    ``check_token_ids`` refuses.
+    Raises ``UserError`` as ``check_token_ids``.
     """
     for request in requests:
-        _require(
-            0 <= request.seed < 2**63,
-            f"seed {request.seed} of request '{request.key}' must lie in [0, 2**63); derive it with"
-            " a non-negative hash",
-        )
-        _require(
-            request.max_new_tokens >= 1,
-            f"max_new_tokens = {request.max_new_tokens} of request '{request.key}' must be >= 1;"
-            " end the episode where no token is left",
-        )
+        assert 0 <= request.seed < 2**63, f"request '{request.key}' has no seed"
+        assert request.max_new_tokens >= 1, f"request '{request.key}' has no token left"
         check_token_ids(f"request '{request.key}'", request.token_ids, max_model_len, vocab_size)
 
 

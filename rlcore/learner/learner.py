@@ -206,13 +206,9 @@ class Learner:
         """Return version and digest of the current weights. Hashes them once per change."""
         return WeightStamp(self._versions.held, self._weights.digest())
 
-    def publish(self, version: int | None = None, kept: int = 1) -> WeightUpdate:
+    def publish(self, kept: int = 1) -> WeightUpdate:
         """Write the canonical HF state into shared memory of rank 0, where the last ``kept`` that
-        were published are readable.
-
-        Raises ``VersionConflict`` unless the weights have the given ``version``.
-        """
-        self._versions.require(version)
+        were published are readable."""
         path, tensors = self._weights.share(kept)
         return WeightUpdate(self.stamp(), path, tensors)
 

@@ -187,17 +187,17 @@ class StepReport:
 
 def over_ranks(reports: Sequence[StepReport]) -> StepReport:
     """Combine the ranks' shares of one step: means and counts were normalised globally and add."""
-    return StepReport(
-        _combine([report.means for report in reports], sum),
-        _combine([report.maxes for report in reports], max),
-        _combine([report.counts for report in reports], sum),
-    )
+    return _merged(reports, sum)
 
 
 def over_steps(reports: Sequence[StepReport]) -> StepReport:
     """Combine the steps of one update: means average, maxima stay maxima, counts add."""
+    return _merged(reports, lambda values: sum(values) / len(values))
+
+
+def _merged(reports: Sequence[StepReport], of_means: Callable[[list[float]], float]) -> StepReport:
     return StepReport(
-        _combine([report.means for report in reports], lambda values: sum(values) / len(values)),
+        _combine([report.means for report in reports], of_means),
         _combine([report.maxes for report in reports], max),
         _combine([report.counts for report in reports], sum),
     )

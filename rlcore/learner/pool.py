@@ -182,9 +182,9 @@ class LearnerPool:
         """Version and digest of the weights held."""
         return self._call("stamp")[0]
 
-    def publish(self, version: int | None = None, *, kept: int = 1) -> WeightUpdate:
+    def publish(self, *, kept: int = 1) -> WeightUpdate:
         """``Learner.publish``."""
-        return self._call("publish", version, kept)[0]
+        return self._call("publish", kept)[0]
 
     def save(self, directory: str | Path) -> LearnerFuture[None]:
         """``Learner.save``. Calls made meanwhile wait for it first: while a rank saves, its silence

@@ -145,7 +145,7 @@ def test_a_refusal_is_told_with_the_engines_name() -> None:
 
 
 def test_a_probe_tells_the_engines_apart() -> None:
-    assert pool_of(Echo(), Echo()).probe([[1, 2], [3]]) == {
+    assert pool_of(Echo(), Echo()).start_probe([[1, 2], [3]])() == {
         "engine 0": [[2.0], [1.0]],
         "engine 1": [[2.0], [1.0]],
     }

@@ -63,7 +63,7 @@ def test_a_step_in_two_halves_is_the_step(zero_stage, learner_of):
     halves.accumulate(single())
     halves.logprobs(make_batch(3))
     assert halves.stamp() == before, "held gradients are not applied"
-    halves.publish(0)
+    halves.publish()
     assert halves.update(single()) == whole.update(single())
     assert halves.stamp() == whole.stamp()
     again = replace(single("b", seed=5), version=1)
