@@ -42,13 +42,12 @@ class LearnerHardware(Section):
         default=None,
         ge=1,
         description="tokens of a packed row; null = one to eight longest sequences, by what padding"
-        " costs; rows of several lengths under sdpa_blocks, one row per pass under flash attention",
+        " costs; one row per pass under flash attention",
     )
-    attention: Literal["auto", "sdpa", "sdpa_blocks", "flash_attention_2", "eager"] = Field(
+    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
         default="auto",
         description="implementation; auto = flash_attention_2 on cuda in bfloat16 where flash_attn"
-        " (extra flash) imports and serves the model, else sdpa; sdpa_blocks = rows of several"
-        " lengths, no mask over all; eager = plain PyTorch",
+        " (extra flash) imports and serves the model, else sdpa; eager = plain PyTorch",
     )
 
     def stage(self, dtype: str) -> int:

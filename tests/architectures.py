@@ -25,7 +25,7 @@ from flows.paths import ROOT
 from rlcore.engines.types import EngineSpec
 from rlcore.engines.vllm_engine import engine_env
 from rlcore.learner.packing_check import LISTED
-from rlcore.models.weight_digest import WeightStamp, WeightUpdate, combined_digest, digests_and_sums
+from rlcore.models.weight_digest import WeightStamp, WeightUpdate, combined_digest, tensor_digests
 from rlcore.models.weight_files import (
     checkpoint_shapes,
     exchange_file,
@@ -227,11 +227,11 @@ class Vllm:
         try:
             self._process.call(row.architecture, "build", spec)
             state = read_checkpoint(export)
-            tensors, sums = digests_and_sums(state.items())
+            tensors = tensor_digests(state.items())
             stamp = WeightStamp(1, combined_digest(tensors))
             with exchange_file() as path:
                 write_state(path, state)
-                update = WeightUpdate(stamp, str(path), tensors, sums)
+                update = WeightUpdate(stamp, str(path), tensors)
                 self._process.call(row.architecture, "load_weights", update)
             ids = [[(7 * place + 3 * each) % 290 for place in range(20)] for each in range(2)]
             found = self._process.call(row.architecture, "probe", ids)

@@ -12,6 +12,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/envs/test_process.py": ("rlcore/envs/child.py",),
     "tests/rlcore/learner/test_adapter.py": ("rlcore/models/adapter.py",),
     "tests/rlcore/rewards/test_pool_brought.py": ("rlcore/models/classifier.py",),
+    "tests/rlcore/learner/test_learner.py": ("rlcore/learner/spec.py",),
     "tests/schemas/test_recipe.py": ("schemas/model.py", "schemas/slices.py"),
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
     "tests/test_wheel.py": ("flows/paths.py",),

@@ -46,30 +46,15 @@ def add_algorithms(commands: Any) -> None:
 
 
 def _algorithms(options: argparse.Namespace) -> int:
-    from dataclasses import asdict
-
-    from rlcore.algorithms.catalogue import (
-        capabilities,
-        capability_table,
-        recommendation_lines,
-        tree_lines,
-    )
+    from rlcore.algorithms.catalogue import RECOMMENDATIONS, capabilities, recommend
     from schemas.presets import PRESETS
 
-    if options.format != "table":
-        names = list(PRESETS) if options.scenario is None else _recommended(options.scenario)
-        rows = [asdict(capabilities(name)) for name in names]
-        print_rows(rows, list(rows[0]), options.format)
-    elif options.scenario is not None:
-        print("\n".join(recommendation_lines(options.scenario)))
-    else:
-        lines = [*capability_table(), "", *recommendation_lines(), "", *tree_lines()]
-        print("\n".join(lines))
+    found, names = RECOMMENDATIONS, list(PRESETS)
+    if options.scenario is not None:
+        found = recommend(options.scenario)
+        names = list(dict.fromkeys(name for row in found for name in row.presets))
+    rows = [capabilities(name) for name in names]
+    print_rows(rows, list(rows[0]), options.format)
+    if options.format == "table":
+        print("", *found, sep="\n")
     return 0
-
-
-def _recommended(scenario: str) -> list[str]:
-    from rlcore.algorithms.catalogue import recommend
-
-    answers = (recommend(scenario), recommend(scenario, sota=True))
-    return list(dict.fromkeys(name for answer in answers for name in answer.presets))

@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING
 
 from rlcore.algorithms.losses import LOG_RATIO_LIMIT
 from rlcore.algorithms.objective_types import Metrics, TokenBatch
-from schemas.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
 
     from schemas.algorithm import Rejection
 
-LEVELS = ("none", "token", "sequence")
 PREFIX = "rollout_corr/"
 SUMS = "rollout_corr_sums/"  # recorded per optimizer step, for ``correction_metrics`` alone
 
@@ -64,13 +62,7 @@ def correction(
     weights are clamped to them (truncated importance sampling, verl ``rollout_corr_helper``);
     "mask": a ratio outside gives 0 (IcePop, arXiv 2510.18855; of whole responses TRL's
     ``sequence_mask``). ``reject``: responses that are masked whole, by the ratio before any bound.
-    Raises ``UserError`` for an unknown level.
     """
-    if level not in LEVELS:
-        raise UserError(
-            f"importance_correction.level = '{level}' is unknown; use one of {', '.join(LEVELS)}"
-            f"{did_you_mean(level, LEVELS)}"
-        )
     import torch
 
     with torch.no_grad():

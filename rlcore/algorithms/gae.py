@@ -14,8 +14,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from schemas.errors import UserError
-
 WHITEN_EPS = 1e-8  # added to the variance (verl masked_whiten)
 
 
@@ -56,16 +54,11 @@ def discounted_returns(
 def length_adaptive_lambda(lengths_R: np.ndarray, alpha: float) -> np.ndarray:
     """Return 1 - 1 / (alpha l) clamped to [0, 1] per row [R], l policy tokens (VAPO section 4.2).
 
-    arXiv 2504.05118 eq. 8 leaves l < 1 / alpha negative; like NeMo-RL we clamp. Raises
-    ``UserError`` unless ``alpha`` > 0.
+    arXiv 2504.05118 eq. 8 leaves l < 1 / alpha negative; like NeMo-RL we clamp.
 
     >>> length_adaptive_lambda(np.array([10, 20, 100, 2000]), 0.05).round(2)
     array([0.  , 0.  , 0.8 , 0.99])
     """
-    if not alpha > 0:
-        raise UserError(
-            f"length_adaptive_alpha = {alpha} must be above 0; VAPO uses 0.05, null switches it off"
-        )
     return np.clip(1.0 - 1.0 / (alpha * np.maximum(lengths_R, 1)), 0.0, 1.0)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlcore.algorithms.plugins import resolve
-from schemas.errors import UserError, did_you_mean
+from schemas.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -85,16 +85,11 @@ RATIOS: dict[str, Ratio] = {
 def importance_ratio(
     level: str, logprobs: torch.Tensor, old_logprobs: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """Return the ratio [tokens] at ``level``; ``UserError`` with the nearest name otherwise.
+    """Return the ratio [tokens] at ``level``, one of ``RATIOS``.
 
     ``rows`` [tokens] int64: the sequence of each token, any ids; sequences are never split. Level
     "group" reads the group's log-expectation as ``old_logprobs``.
     """
-    if level not in RATIOS:
-        raise UserError(
-            f"ratio_level = '{level}' is unknown; use one of {', '.join(RATIOS)}"
-            f"{did_you_mean(level, RATIOS)}"
-        )
     return RATIOS[level](logprobs, old_logprobs, rows)
 
 
@@ -176,10 +171,7 @@ def reinforce(
     ratio: torch.Tensor,
     logprobs: torch.Tensor,
     advantages: torch.Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    clip_dual: float | None,
+    **_: float | None,
 ) -> ClippedLoss:
     """L = -A lp, without ratio or clip: REINFORCE, as the RLOO paper runs it (arXiv 2402.14740)."""
     return _unclipped(-advantages * logprobs)
@@ -197,21 +189,17 @@ def policy_loss(
     ratio: torch.Tensor,
     logprobs: torch.Tensor,
     advantages: torch.Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    clip_dual: float | None,
+    **clip: float | None,
 ) -> ClippedLoss:
     """Return the loss called ``name`` per token: one of ``LOSSES`` or the user's.
 
-    The user's function is called with the same arguments and returns a loss [tokens], or a
+    ``clip``: ``clip_low``, ``clip_high`` and ``clip_dual``, as of ``clipped_surrogate``. The user's
+    function is called with the same arguments and returns a loss [tokens], or a
     ClippedLoss when it has clips to report. Raises ``UserError`` for an unknown name and for a loss
     of another shape.
     """
     function = find_loss(name)
-    found = function(
-        ratio, logprobs, advantages, clip_low=clip_low, clip_high=clip_high, clip_dual=clip_dual
-    )
+    found = function(ratio, logprobs, advantages, **clip)
     if not isinstance(found, ClippedLoss):
         found = _unclipped(found)
     if found.loss.shape != advantages.shape:

@@ -74,45 +74,18 @@ class Objective(Protocol):
     Metrics follow the same rule.
     """
 
-    @property
-    def name(self) -> str:
-        """Prefix of the metrics the learner adds: <name>/grad_norm, <name>/lr, ..."""
-        ...
-
-    @property
-    def aggregation(self) -> str:
-        """One of ``aggregation.MODES``."""
-        ...
-
-    @property
-    def horizon(self) -> int | None:
-        """Tokens, for the aggregation that divides by a constant."""
-        return None
-
-    @property
-    def temperature(self) -> float:
-        """Logits are divided by it."""
-        return 1.0
+    name: str  # prefix of the metrics the learner adds: <name>/grad_norm, <name>/lr, ...
+    aggregation: str  # one of ``aggregation.MODES``
+    horizon: int | None = None  # tokens, for the aggregation that divides by a constant
+    temperature: float = 1.0  # logits are divided by it
+    head: str = "lm"  # of the model it trains, or "value"
+    targets: str = "loss_mask"  # what ``packing.pack`` gathers; or "last" token of each sequence
+    whole_groups: bool = False  # whether sequences of a prompt group must share a micro-batch
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the per-token arrays needed besides token ids and loss mask."""
         return ()
-
-    @property
-    def head(self) -> str:
-        """Head of the model it trains: "lm" or "value"."""
-        return "lm"
-
-    @property
-    def targets(self) -> str:
-        """What ``packing.pack`` gathers: "loss_mask", or "last" token of each sequence."""
-        return "loss_mask"
-
-    @property
-    def whole_groups(self) -> bool:
-        """Whether the sequences of a prompt group must share a micro-batch."""
-        return False
 
     @property
     def entropy_grad(self) -> bool | None:

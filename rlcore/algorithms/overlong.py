@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from schemas.errors import UserError
-
 
 def overlong_penalty(
     lengths: np.ndarray, *, max_tokens: int, cache_tokens: int, factor: float = 1.0
@@ -15,16 +13,11 @@ def overlong_penalty(
     ``lengths`` [rows] counts policy tokens only (verl counts tool tokens too). With start =
     ``max_tokens - cache_tokens``: 0 up to start, (start - l) / cache_tokens up to ``max_tokens``,
     -1 beyond; times ``factor`` (DAPO arXiv 2503.14476 eq. 13). ``cache_tokens`` 0 is the step from
-    0 to -1 at ``max_tokens``. Raises ``UserError`` unless 0 <= cache_tokens <= max_tokens.
+    0 to -1 at ``max_tokens``.
 
     >>> overlong_penalty(np.array([16384, 18432, 20481]), max_tokens=20480, cache_tokens=4096)
     array([ 0. , -0.5, -1. ])
     """
-    if not 0 <= cache_tokens <= max_tokens:
-        raise UserError(
-            f"overlong.cache_tokens = {cache_tokens} must lie between 0 and max_tokens = "
-            f"{max_tokens}; the penalty starts max_tokens - cache_tokens tokens into the answer"
-        )
     lengths = np.asarray(lengths, dtype=np.int64)  # unsigned counts would wrap below zero
     if cache_tokens == 0:
         penalty = np.where(lengths > max_tokens, -1.0, 0.0)

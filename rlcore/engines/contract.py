@@ -29,7 +29,6 @@ from rlcore.models.weight_digest import (
     WeightUpdate,
     combined_digest,
     tensor_digests,
-    tensor_sums,
 )
 from rlcore.models.weight_files import read_checkpoint, write_state
 from schemas.errors import UserError
@@ -67,9 +66,9 @@ class Subject:
         self.version += 1
         path = self.folder / f"{self.version}.safetensors"
         write_state(path, state)
-        tensors, sums = tensor_digests(state.items()), tensor_sums(state.items())
+        tensors = tensor_digests(state.items())
         stamp = WeightStamp(self.version, combined_digest(tensors))
-        return WeightUpdate(stamp, str(path), tensors, sums)
+        return WeightUpdate(stamp, str(path), tensors)
 
     def load(self, factor: float = 1.0) -> WeightUpdate:
         """Load the directory's weights times ``factor`` into both."""

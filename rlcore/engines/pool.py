@@ -24,7 +24,7 @@ from rlcore.models.weight_digest import (
     WeightSyncError,
     WeightUpdate,
     combined_digest,
-    digests_and_sums,
+    tensor_digests,
 )
 from rlcore.models.weight_files import exchange_file, read_checkpoint, write_state
 
@@ -177,15 +177,11 @@ class EnginePool:
         ends the attempt, as none can take its place."""
         self._members.cannot_load_again()
 
-    def probe(self, token_ids: Sequence[Sequence[int]]) -> dict[str, list[list[float]]]:
-        """Return each engine's log-probs of the same ids, by engine name; see
-        ``RolloutEngine.probe``."""
-        return self.start_probe(token_ids)()
-
     def start_probe(
         self, token_ids: Sequence[Sequence[int]]
     ) -> Callable[[], dict[str, list[list[float]]]]:
-        """Start ``probe``; return a function that waits for it."""
+        """Ask all for the log-probs of the same ids, see ``RolloutEngine.probe``; return a function
+        that waits for them, by engine name."""
         asked = [list(map(int, ids)) for ids in token_ids]
         wait = self._start_each("probe", asked)
 
@@ -269,10 +265,10 @@ def load_model_directory(engines: EnginePool, model_dir: Path) -> WeightStamp:
     Raises WeightSyncError when an engine loaded anything else.
     """
     state = read_checkpoint(model_dir)
-    tensors, sums = digests_and_sums(state.items())
+    tensors = tensor_digests(state.items())
     with exchange_file() as path:
         write_state(path, state)
         stamp = WeightStamp(0, combined_digest(tensors))
-        held = engines.load_weights(WeightUpdate(stamp, str(path), tensors, sums))
+        held = engines.load_weights(WeightUpdate(stamp, str(path), tensors))
     engines.cannot_load_again()
     return held

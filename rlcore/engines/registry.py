@@ -85,11 +85,6 @@ class EngineKind:
     environment: Callable[[EngineSpec], dict[str, str]]
     arguments: tuple[str, ...] = ()
 
-    @property
-    def module(self) -> str:
-        """Return the dotted name of the module that holds the class."""
-        return self.target.partition(":")[0]
-
 
 def _vllm_environment(spec: EngineSpec) -> dict[str, str]:
     from rlcore.engines.vllm_engine import engine_env

@@ -6,7 +6,7 @@ kept once. Axes: B rows, T token positions, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import (
@@ -59,7 +59,7 @@ AttentionMaskInterface.register(GROUPED, sdpa_mask)
 
 
 class SharedRows:
-    """``DecoderRows`` of a model that ``may_share_prompts``: equal prompts have their keys once.
+    """``CachedRows`` of a model that ``may_share_prompts``: equal prompts have their keys once.
 
     What the rows attend to is ``slots`` and ``hidden``, bool [blocks, 1, T]: the padding of the
     prompts, None where there is none.
@@ -71,10 +71,11 @@ class SharedRows:
         passes: Sequence[Sequence[States]],
         prompt_of: torch.Tensor,
         lengths: Sequence[int],
-        room: int,
+        most: int,
     ) -> None:
-        """``room``: columns for tokens of the rows; the rest as ``CachedRows``'s."""
+        """Arguments as ``CachedRows``'s."""
         self._model, self._device = model, model.device
+        room = min(most, BLOCK)
         self.layers = [KeptLayer(each, len(prompt_of), room) for each in zip(*passes, strict=True)]
         self._prompt_of, self._heads = prompt_of, passes[0][0][0].shape[1]
         before = lengths[0] - torch.tensor(lengths)  # columns of padding
@@ -182,7 +183,7 @@ class _Layer(DynamicLayer):
 
 class CachedRows:
     """Rows that a transformers model continues, each with the keys of its prompt: of any model, by
-    its own attention; see ``DecoderRows``."""
+    its own attention."""
 
     def __init__(
         self,
@@ -232,19 +233,6 @@ class CachedRows:
         self._visible = self._visible[there]
 
 
-class DecoderRows(Protocol):
-    """Rows that a model continues, each from the keys of its prompt."""
-
-    def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Append a token to each row, [B]; return the logits behind it, [B, V]."""
-        ...
-
-    def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
-        """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
-        All are indices on CPU."""
-        ...
-
-
 class RowDecoder:
     """Continues rows token by token.
 
@@ -277,11 +265,8 @@ class RowDecoder:
             passes.append(states)
             logits.append(logits_BV)
         self.logits = torch.cat(logits)[prompt_of.to(self._device)]
-        self._rows: DecoderRows
-        if shared:
-            self._rows = SharedRows(model, passes, prompt_of, lengths, min(most, BLOCK))
-        else:
-            self._rows = CachedRows(model, passes, prompt_of, lengths, most)
+        kind = SharedRows if shared else CachedRows
+        self._rows = kind(model, passes, prompt_of, lengths, most)
 
     def step(self, tokens: torch.Tensor) -> None:
         """Append a token to each row, [B] in the order of the rows; compute the next ``logits``."""

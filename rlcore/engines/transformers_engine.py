@@ -31,7 +31,7 @@ from rlcore.engines.types import (
 )
 from rlcore.engines.weight_check import read_update, require_verified, verify_handed
 from rlcore.models.architectures import check_states, plain_attention
-from rlcore.models.weight_digest import UNVERIFIED, SumTap, WeightStamp, WeightUpdate
+from rlcore.models.weight_digest import UNVERIFIED, DigestTap, WeightStamp, WeightUpdate
 from rlcore.models.weight_files import checkpoint_shapes
 from rlcore.models.weight_names import file_shapes, from_files
 from schemas.errors import UserError
@@ -253,10 +253,10 @@ class TransformersEngine(WholeBatches):
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Copy a state file into the model; see ``RolloutEngine``. There is no cache to drop."""
         state = read_update(update.path, self._shapes)
-        self._stamp, tap, own = UNVERIFIED, SumTap(), self._model.state_dict()
+        self._stamp, tap, own = UNVERIFIED, DigestTap(), self._model.state_dict()
         for name, tensor in from_files(self._model, dict(tap.through(state.items()))).items():
             own[name].copy_(tensor)
-        verify_handed(tap.digests, update.sums)
+        verify_handed(tap.digests, update.tensors)
         self._stamp = update.stamp
         return self._stamp
 

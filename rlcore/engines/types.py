@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rlcore.models.weight_digest import WeightStamp, WeightUpdate
-from schemas.errors import UserError, did_you_mean
+from schemas.errors import UserError
 from schemas.outcomes import FinishReason
-from schemas.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_TOP_K
+from schemas.sampling import NO_TOP_K
 
-DTYPES = ("float32", "bfloat16")
-DEVICES = ("cpu", "cuda")
 NOISE = 0.5  # a new engine's weights are uniform in (-NOISE, NOISE): finite, unlike any trained
 
 
@@ -31,8 +29,6 @@ class Sampling:
 
     A row ends with its first token of ``stop_token_ids``, or that completes a text of ``stop``
     (``stop_strings``), which may begin and end inside a token.
-
-    Raises ``UserError`` naming the field, its value, the rule and the remedy.
     """
 
     temperature: float = 1.0
@@ -41,42 +37,6 @@ class Sampling:
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        _require(
-            0.0 <= self.temperature <= MAX_TEMPERATURE,
-            f"sampling.temperature = {self.temperature} must lie in [0, {MAX_TEMPERATURE}]; use 0 "
-            "for greedy, 1 for training rollouts",
-        )
-        _require(
-            self.temperature == 0.0 or self.temperature >= MIN_TEMPERATURE,
-            f"sampling.temperature = {self.temperature} is below {MIN_TEMPERATURE}, where logits / "
-            "temperature loses its digits; use 0 for greedy",
-        )
-        _require(
-            0.0 < self.top_p <= 1.0,
-            f"sampling.top_p = {self.top_p} must lie in (0, 1]; use 1 to keep every token",
-        )
-        _require(
-            self.top_k == NO_TOP_K or self.top_k >= 1,
-            f"sampling.top_k = {self.top_k} must be {NO_TOP_K} or >= 1; use {NO_TOP_K} to keep"
-            " every token",
-        )
-        _require(
-            self.max_new_tokens >= 1,
-            f"sampling.max_new_tokens = {self.max_new_tokens} must be >= 1; raise it to the longest"
-            " response that you need, in tokens",
-        )
-        negative = [token for token in self.stop_token_ids if token < 0]
-        _require(
-            not negative,
-            f"sampling.stop_token_ids holds {negative[:3]}, and token ids are >= 0; "
-            "pass the tokenizer's ids",
-        )
-        _require(
-            all(self.stop),
-            "sampling.stop holds an empty text, which every answer contains; leave it out",
-        )
 
 
 @dataclass(frozen=True)  # without slots: hundreds go between processes, at half the time
@@ -196,13 +156,10 @@ class RolloutEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How an engine is built; hardware and layout only, so it stays out of cache keys.
-
-    Raises ``UserError`` naming the field, its value, the rule and the remedy.
-    """
+    """How an engine is built; hardware and layout only, so it stays out of cache keys."""
 
     model_dir: str
-    dtype: str = "float32"
+    dtype: str = "float32"  # or "bfloat16"
     max_model_len: int = 1024  # tokens, prompt + response
     max_num_seqs: int = 512  # sequences decoded at once
     gpu_memory_utilization: float = 0.5  # share of GPU memory for weights + KV cache (GPU only)
@@ -213,57 +170,15 @@ class EngineSpec:
     block_size: int = 32  # tokens per KV block on CPU; a multiple of 32
     device: str = "cpu"  # "cpu" or "cuda"
 
-    def __post_init__(self) -> None:
-        _require(
-            self.dtype in DTYPES,
-            f"rollout dtype = '{self.dtype}' is unknown; use one of {', '.join(DTYPES)}"
-            f"{did_you_mean(self.dtype, DTYPES)}",
-        )
-        _require(
-            self.device in DEVICES,
-            f"rollout device = '{self.device}' is unknown; use one of {', '.join(DEVICES)}"
-            f"{did_you_mean(self.device, DEVICES)}",
-        )
-        _require(
-            0.0 < self.gpu_memory_utilization <= 1.0,
-            f"rollout gpu_memory_utilization = {self.gpu_memory_utilization} must lie in (0, 1]; "
-            "it is the share of one GPU's memory that the engine may use",
-        )
-        for name, value in (
-            ("max_model_len", self.max_model_len),
-            ("max_num_seqs", self.max_num_seqs),
-            ("tensor_parallel_size", self.tensor_parallel_size),
-            ("threads", self.threads),
-        ):
-            _require(value >= 1, f"rollout {name} = {value} must be >= 1; raise it")
-        _require(
-            self.kv_cache_gib > 0.0,
-            f"rollout kv_cache_gib = {self.kv_cache_gib} must be > 0; 1 serves small models",
-        )
-        _require(
-            self.block_size >= 32 and self.block_size % 32 == 0,
-            f"rollout block_size = {self.block_size} must be a multiple of 32 (vLLM's CPU "
-            "attention); use 32",
-        )
-
 
 def check_requests(requests: Sequence[TurnRequest], max_model_len: int, vocab_size: int) -> None:
     """Refuse requests that no engine can serve, before the engine is called.
 
-    Raises ``UserError`` for a seed outside [0, 2**63), a budget below one token, and what
-    ``check_token_ids`` refuses.
+    Raises ``UserError`` as ``check_token_ids``.
     """
     for request in requests:
-        _require(
-            0 <= request.seed < 2**63,
-            f"seed {request.seed} of request '{request.key}' must lie in [0, 2**63); derive it with"
-            " a non-negative hash",
-        )
-        _require(
-            request.max_new_tokens >= 1,
-            f"max_new_tokens = {request.max_new_tokens} of request '{request.key}' must be >= 1;"
-            " end the episode where no token is left",
-        )
+        assert 0 <= request.seed < 2**63, f"request '{request.key}' has no seed"
+        assert request.max_new_tokens >= 1, f"request '{request.key}' has no token left"
         check_token_ids(f"request '{request.key}'", request.token_ids, max_model_len, vocab_size)
 
 

@@ -173,7 +173,7 @@ class VllmEngine:
         before, self._stamp = self.stamp(), None
         llm = self._llm
         llm.start_weight_update()
-        info = {"path": update.path, "sums": dict(update.sums)}
+        info = {"path": update.path, "tensors": dict(update.tensors)}
         llm.update_weights({"update_info": info})
         llm.finish_weight_update(weight_version=str(update.stamp.version))
         outcomes: list[tuple[str, bool]] = llm.collective_rpc("transfer_outcome")

@@ -7,7 +7,7 @@ GPUs on several hosts, are not used here.
 """
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,13 +28,14 @@ from vllm.model_executor.model_loader.weight_utils import initialize_single_dumm
 
 from rlcore.engines.types import NOISE
 from rlcore.engines.weight_check import read_update, verify_handed, verify_loaded
-from rlcore.models.weight_digest import SumTap
+from rlcore.models.weight_digest import DigestTap
 from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 
 BACKEND = "rlcore_file"
 NOISE_FORMAT = "rlcore_noise"
 EXTENSION = "rlcore.engines.vllm_transfer.TransferExtension"
+NOTHING_RECEIVED = ("no update was received", False)
 
 
 @dataclass
@@ -44,22 +45,10 @@ class FileInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class FileUpdateInfo(WeightTransferUpdateInfo):
-    """``path``: safetensors file; ``sums``: ``tensor_sums`` of the learner's weights."""
+    """``path``: safetensors file; ``tensors``: ``tensor_digests`` of the learner's."""
 
     path: str
-    sums: dict[str, str]
-
-
-@dataclass(frozen=True)
-class TransferOutcome:
-    """What one worker did with an update.
-
-    ``problem`` is empty when the bytes that the model's loader was given are the learner's and all
-    were loaded; ``touched``: whether a layer was changed.
-    """
-
-    problem: str = "no update was received"
-    touched: bool = False
+    tensors: dict[str, str]
 
 
 class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
@@ -73,31 +62,33 @@ class FileTransferEngine(WeightTransferEngine[FileInitInfo, FileUpdateInfo]):
     update_info_cls = FileUpdateInfo
     supports_draft_weight_update = False
 
-    outcome = TransferOutcome()
+    # What was wrong with an update, "" where the bytes that the model's loader was given are the
+    # learner's and all were loaded; and whether a layer was changed.
+    outcome = NOTHING_RECEIVED
 
     def init_transfer_engine(self, init_info: FileInitInfo) -> None:
         """Nothing to connect."""
 
     def start_weight_update(self) -> None:
         """Forget the last update; layers are put in reload state only once the file is checked."""
-        self.outcome = TransferOutcome()
+        self.outcome = NOTHING_RECEIVED
 
     def receive_weights(self, update_info: FileUpdateInfo) -> None:
         """Check that the file fits the model, load it, and compare what was loaded."""
         try:
             state = read_update(update_info.path, checkpoint_shapes(self.model_config.model))
         except UserError as error:  # reported through ``outcome``: an RPC loses the type
-            self.outcome = TransferOutcome(problem=str(error))
+            self.outcome = str(error), False
             return
-        tap = SumTap()
+        tap = DigestTap()
         unloaded = self._load(tap.through(state.items()))
         try:
-            verify_handed(tap.digests, update_info.sums)
+            verify_handed(tap.digests, update_info.tensors)
             verify_loaded(unloaded)
         except UserError as error:  # as above
-            self.outcome = TransferOutcome(problem=str(error), touched=True)
+            self.outcome = str(error), True
             return
-        self.outcome = TransferOutcome(problem="", touched=True)
+        self.outcome = "", True
 
     def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> set[str]:
         """Load ``weights``; return the parameters that got none of them."""
@@ -139,8 +130,8 @@ class TransferExtension:
         weight_transfer_engine: FileTransferEngine
 
     def transfer_outcome(self) -> tuple[str, bool]:
-        """Return the fields of the last update's ``TransferOutcome``: tuples cross processes."""
-        return astuple(self.weight_transfer_engine.outcome)
+        """Return ``FileTransferEngine.outcome`` of the last update."""
+        return self.weight_transfer_engine.outcome
 
 
 def repack_experts(model: torch.nn.Module) -> None:

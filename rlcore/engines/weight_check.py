@@ -44,11 +44,9 @@ def read_update(path: str, expected: "Mapping[str, tuple[int, ...]]") -> "dict[s
 
 
 def verify_handed(handed: Mapping[str, str], sent: Mapping[str, str]) -> str:
-    """Return the combined digest of ``handed``, what a tap took at the model's loader.
+    """Return the combined digest of ``handed``, what a ``DigestTap`` took at the model's loader.
 
-    That is the digest of the update's stamp where the tap is a ``DigestTap`` and ``sent`` the
-    update's ``tensors``. Raises ``WeightSyncError`` naming the tensors in which it differs from
-    ``sent``, the sender's.
+    Raises ``WeightSyncError`` naming the tensors in which it differs from ``sent``, the update's.
     """
     lost = sent.keys() - handed.keys()
     if lost:

@@ -70,19 +70,16 @@ class Learner:
         self._engine = self._trained or FrozenEngine(model, self.device)
         # On different kinds of CPUs ranks could round differently, and so decide differently.
         packing = worst(self._engine.exchange(packing))
+        self._warning = packing.warning
         self._require_one_attention()
         self._passes = Passes(self._engine, spec, self.device, packing, cost)
         self._weights = LearnerWeights(self._engine, spec, rank)
         self._versions = Versions()
         self._held: tuple[int, str, Accumulated] | None = None  # gradients, and of which update
 
-    def packing_warning(self, lengths: np.ndarray) -> str | None:
-        """Return why each row holds one document and what that costs, and why "auto" took sdpa
-        after all; None when documents are packed and it did not have to.
-
-        ``lengths``: tokens of the sequences of a batch, all ranks together. The model is not run.
-        """
-        return self._passes.packing_warning(lengths)
+    def packing_warning(self) -> str | None:
+        """``PackingCheck.warning``, of all ranks."""
+        return self._warning
 
     def logprobs(
         self,
@@ -98,11 +95,10 @@ class Learner:
 
         ``targets``: "all" tokens with a predecessor, or "loss_mask" (the head then runs on those
         only); other places are 0. ``full_kl``: exact KL(policy || reference) of each token's
-        distribution, at ``temperature``; ``UserError`` without ``reference_dir``. ``reference``: of
-        the model without its adapter.
+        distribution, at ``temperature``, of a learner with ``reference_dir``. ``reference``: of the
+        model without its adapter.
         """
-        self.spec.require_head("lm", "logprobs")
-        self.spec.require_reference(full_kl)
+        assert self.spec.head == "lm", "a value model has no log-probs"
 
         def read(batch: MicroBatch) -> list[torch.Tensor]:
             found = self._passes.outputs(
@@ -126,9 +122,9 @@ class Learner:
 
         ``targets``: "loss_mask", the value of the state *before* each such token (as GAE needs it);
         or "last", the score of the whole text, read at its last token and stored there. Other
-        places are 0. Raises ``UserError`` when the head is not "value".
+        places are 0.
         """
-        self.spec.require_head("value", "values")
+        assert self.spec.head == "value", "a language model has no values"
         (values,) = self._passes.read(
             sequences, targets, 1, lambda batch: [self._passes.outputs(batch).values]
         )
@@ -138,7 +134,7 @@ class Learner:
         """Make one optimizer step on the sum of ``terms`` over all ranks; return global metrics.
 
         Raises ``UserError``, on every rank, when any rank's share cannot be packed or lacks a
-        field, or a term has no token to train on or needs another head.
+        field, or a term has no token to train on.
         """
         self._require_no_gradients()
         return self._step(terms, lr).flat()
@@ -169,8 +165,7 @@ class Learner:
 
         For a repeated request of the update that led to the current version (same version and batch
         digest), return its recorded result. Any other version raises ``VersionConflict``; so does
-        every update after one that failed between steps, until ``load``. After ``accumulate`` it is
-        enough to send ``request.without_terms()``.
+        every update after one that failed between steps, until ``load``.
         """
         # A caller that lost the answer asks again; the weights must not be stepped twice.
         if (recorded := self._versions.recorded(request)) is not None:
@@ -211,15 +206,11 @@ class Learner:
         """Return version and digest of the current weights. Hashes them once per change."""
         return WeightStamp(self._versions.held, self._weights.digest())
 
-    def publish(self, version: int | None = None, kept: int = 1) -> WeightUpdate:
+    def publish(self, kept: int = 1) -> WeightUpdate:
         """Write the canonical HF state into shared memory of rank 0, where the last ``kept`` that
-        were published are readable.
-
-        Raises ``VersionConflict`` unless the weights have the given ``version``.
-        """
-        self._versions.require(version)
-        path, tensors, sums = self._weights.share(kept)
-        return WeightUpdate(self.stamp(), path, tensors, sums)
+        were published are readable."""
+        path, tensors = self._weights.share(kept)
+        return WeightUpdate(self.stamp(), path, tensors)
 
     def export_hf(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (rank 0): weights, config, tokenizer, chat template.
@@ -287,11 +278,6 @@ class Learner:
         if self._held is not None and self._held[:2] == (request.version, request.batch_digest):
             return self._held[2]
         self._require_no_gradients()
-        if not all(request.mini_batches):
-            raise VersionConflict(
-                f"an update of version {request.version} came without its sequences, and the"
-                " learner holds no gradients of it; sum them first"
-            )
         return None
 
     def _require_no_gradients(self) -> None:

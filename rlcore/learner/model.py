@@ -12,7 +12,6 @@ from rlcore.learner.spec import LearnerSpec
 from rlcore.models.adapter import add_adapter
 from rlcore.models.architectures import plain_attention
 from rlcore.models.files import COMPANION_FILES, with_dtype
-from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.logprobs import TokenLogprobModel, WithoutAdapter, check_head, turn_off_dropout
 from rlcore.models.value_model import SCORE_BIAS, TokenValueModel, put_score_head
 from rlcore.models.weight_files import checkpoint_shapes, read_checkpoint
@@ -31,8 +30,8 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
 
     Dropout is 0 everywhere: in modules, and in the configuration that attention code reads.
     Raises ``UserError`` for an architecture that changes the logits after the head or has no plain
-    score head, and for flash attention on CPU or where its package does not import. "auto" and
-    "sdpa_blocks" load with sdpa (``plain_attention``), which ``resolve_attention`` may change.
+    score head, and for flash attention on CPU or where its package does not import. "auto"
+    loads with sdpa (``plain_attention``), which ``resolve_attention`` may change.
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -123,9 +122,7 @@ def _loading(spec: LearnerSpec, directory: str) -> dict[str, Any]:
     return {
         "config": config,
         "dtype": torch.float32 if spec.dtype == "float32" else torch.bfloat16,
-        "attn_implementation": (
-            plain_attention(config) if wanted in (AUTO, BLOCKS, SDPA) else wanted
-        ),
+        "attn_implementation": plain_attention(config) if wanted in (AUTO, SDPA) else wanted,
     }
 
 

@@ -18,7 +18,6 @@ from rlcore.learner.attention import AUTO, choose_attention, flash_problem
 from rlcore.learner.model import TokenModel, load_model, write_hf_directory
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.architectures import EAGER, SDPA, plain_attention
-from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.packing import MicroBatch, Sequences, pack
 from rlcore.models.tree_mask import takes_masks
 from rlcore.models.value_model import TokenValueModel
@@ -71,16 +70,19 @@ class PackingCheck:
         """Whether the outputs of a document depend on its neighbours in the row."""
         return not self.leak <= self.limit  # NaN is a leak
 
-    def warning(self, unit: str, *, padding_now: float, padding_packed: float) -> str:
-        """Return a sentence on the leak and its cost; ``unit``: of ``leak``; paddings: shares of
-        computed tokens."""
-        return (
-            f"architecture {self.architecture} does not keep packed documents apart (one moves its"
-            f" neighbour's outputs by up to {self.leak:.2g} {unit}, rounding by at most"
-            f" {self.limit:.2g}), so each row holds one document: {padding_now:.0%} of the tokens"
-            f" computed for the first batch are padding, packed it would be {padding_packed:.0%}"
-            " (perf/padded_tokens and perf/trained_tokens follow it)"
-        )
+    @property
+    def warning(self) -> str | None:
+        """Why each row holds one document, and why "auto" took sdpa after all; None where documents
+        are packed and it did not have to."""
+        said = [self.declined] if self.declined else []
+        if self.leaks:
+            said.append(
+                f"architecture {self.architecture} does not keep packed documents apart (one moves"
+                f" its neighbour's outputs by up to {self.leak:.2g}, rounding by at most"
+                f" {self.limit:.2g}), so each row holds one document, and the rest of it is padding"
+                " (perf/padded_tokens and perf/trained_tokens)"
+            )
+        return "; ".join(said) or None
 
 
 def resolve_attention(
@@ -89,25 +91,18 @@ def resolve_attention(
     """Return ``spec`` with the attention that ``model`` computes with, and the effect of packing.
 
     With "auto" that is what ``choose_attention`` says, where the architecture takes it and packed
-    documents stay apart, and otherwise sdpa. Errors as ``check_packing``'s, and ``UserError`` for
-    "sdpa_blocks" that does not serve the model.
+    documents stay apart, and otherwise sdpa. Errors as ``check_packing``'s.
     """
-    wanted = spec.attn_implementation
-    if wanted not in (AUTO, BLOCKS):
+    if spec.attn_implementation != AUTO:
         return spec, check_packing(model, spec, device)
     problem = flash_problem() if device == "cuda" else None
-    chosen = choose_attention(wanted, device=device, dtype=spec.dtype, problem=problem).name
+    chosen = choose_attention(AUTO, device=device, dtype=spec.dtype, problem=problem).name
     declined = ""
     if chosen != SDPA:
         taken = replace(spec, attn_implementation=chosen)
         tried = _tried(model, taken, device)
         if isinstance(tried, PackingCheck):
             return taken, tried
-        if wanted != AUTO:
-            raise UserError(
-                f"hardware.learner.attention = '{wanted}' does not serve"
-                f" {type(model.lm).__name__}: {tried}; use 'auto' or 'sdpa'"
-            )
         _attend_with(model, plain_attention(model.lm.config))
         declined = (
             f"hardware.learner.attention = 'auto' took sdpa, as {chosen} does not serve this model:"
@@ -120,11 +115,9 @@ def resolve_attention(
 def _tried(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck | str:
     """Switch ``model``, which computes with sdpa, to ``spec``'s attention; return the effect of
     packing, or why it is of no use."""
-    plain = [outputs_alone(each, device) for each in _models(model)]
     try:
         _attend_with(model, spec.attn_implementation)
         packing = check_packing(model, spec, device)
-        ours = [outputs_alone(each, device) for each in _models(model)]
     except UserError:  # of the check: with sdpa each row is a separate batch entry
         return "documents change with what lies in other rows"
     except (ImportError, RuntimeError, ValueError) as error:
@@ -132,10 +125,6 @@ def _tried(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck | 
         return " ".join(str(error).split())
     if packing.leaks:
         return f"packed documents move each other by up to {packing.leak:.2g}"
-    gaps = [np.abs(a - b).max() / _scale(model, a) for a, b in zip(plain, ours, strict=True)]
-    moved = float(np.max(gaps))
-    if spec.attn_implementation == BLOCKS and not moved <= packing.limit:
-        return f"a document alone differs from sdpa's by up to {moved:.2g}"
     return packing
 
 
@@ -192,8 +181,7 @@ def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
         )
     limit = max(floor, ROUNDING_FACTOR * float(padding.max()))
     check = PackingCheck(architecture, float(packing.max()), limit)
-    attention = spec.attn_implementation
-    if check.leaks or not (attention == BLOCKS or (attention == SDPA and takes_masks(model.lm))):
+    if check.leaks or spec.attn_implementation != SDPA or not takes_masks(model.lm):
         return check
     return replace(check, shares=_sharing_error(model, device) / scale <= limit)
 
@@ -206,14 +194,12 @@ def _sharing_error(model: TokenModel, device: str) -> float:
 
     def read(row_tokens: int, *, share_prompts: bool) -> np.ndarray:
         flat = np.zeros(sequences.num_tokens)
-        blocks = model.lm.config._attn_implementation == BLOCKS
         for batch in pack(
             sequences,
             micro_batch_tokens=row_tokens,
-            row_tokens=None if blocks else row_tokens,
+            row_tokens=row_tokens,
             share_prompts=share_prompts,
             one_per_row=not share_prompts,
-            blocks=blocks,
         ):
             flat[batch.sources] = _outputs(model, batch, device)
         return flat
@@ -245,7 +231,6 @@ def _read(
         row_tokens=sum(DOCUMENTS),
         targets="all",
         one_per_row=one_per_row,
-        blocks=model.lm.config._attn_implementation == BLOCKS,
     ):
         flat[batch.sources] = _outputs(model, batch, device)
     return flat
@@ -275,10 +260,10 @@ def _outputs(model: TokenModel, batch: MicroBatch, device: str) -> np.ndarray:
     arrays = {name: getattr(batch, name) for name in names}
     inputs = {n: torch.from_numpy(a).to(device) for n, a in arrays.items() if a is not None}
     if isinstance(model, TokenValueModel):
-        hidden = model.hidden(**inputs, blocks=batch.blocks).double().cpu().numpy()
+        hidden = model.hidden(**inputs).double().cpu().numpy()
         return hidden @ np.random.default_rng(1).normal(size=hidden.shape[-1])
     target_ids = torch.from_numpy(batch.target_ids).to(device)
-    logprobs, *_ = model(**inputs, target_ids=target_ids, blocks=batch.blocks)
+    logprobs, *_ = model(**inputs, target_ids=target_ids)
     return logprobs.double().cpu().numpy()
 
 

@@ -11,12 +11,10 @@ from rlcore.algorithms.objective_types import Metrics, TokenBatch, TokenOutputs
 from rlcore.cluster.progress import advance
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.packing_check import PackingCheck
-from rlcore.learner.plan import StepPlan, TermPlan, plan_step, require_distinct_names
+from rlcore.learner.plan import StepPlan, TermPlan, plan_step
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.learner.utilisation import TrainingCost
-from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.packing import MicroBatch, Sequences, idle_micro_batch, pack
-from rlcore.models.rows import Layout
 
 
 class Passes:
@@ -38,12 +36,10 @@ class Passes:
     def plan(self, terms: Sequence[Term]) -> StepPlan:
         """Return this rank's work for a step on ``terms``, agreed on with the other ranks.
 
-        A function of the sequences alone. Raises ``UserError`` when the spec does not serve a term.
+        A function of the sequences alone.
         """
-        require_distinct_names(terms)
         for term in terms:
-            self._spec.require_head(term.objective.head, f"objective '{term.objective.name}'")
-            self._spec.require_reference(term.objective.full_kl)
+            assert term.objective.head == self._spec.head, "a term is given to the model it is for"
 
         def pack_rows(term: Term, kept: np.ndarray) -> list[MicroBatch]:
             return self.pack(
@@ -63,9 +59,8 @@ class Passes:
         whole_groups: bool = False,
         kept: np.ndarray | None = None,
     ) -> list[MicroBatch]:
-        """Pack for the attention: one long row under flash attention, rows of several lengths under
-        attention by blocks, else rows of some times the longest sequence; answers share the tokens
-        of their prompt where the model can.
+        """Pack for the attention: one long row under flash attention, else rows of some times the
+        longest sequence; answers share the tokens of their prompt where the model can.
 
         Every pass of the learner, with gradient or without, is packed here: log-probs from another
         packing differ by rounding.
@@ -78,35 +73,8 @@ class Passes:
             whole_groups=whole_groups,
             kept=kept,
             one_per_row=self._packing.leaks,
-            blocks=self._blocks,
             share_prompts=self._packing.shares,
         )
-
-    def packing_warning(self, lengths: np.ndarray) -> str | None:
-        """Return what a user should know of how rows are packed: why each holds one document and
-        what that costs, and why "auto" took sdpa after all; None where all is as wished.
-
-        ``lengths`` [sequences]: tokens of a batch.
-        """
-        said = [self._packing.declined] if self._packing.declined else []
-        if self._packing.leaks:
-            now, packed = (
-                self.padding_share(lengths, one_per_row=one_per_row)
-                for one_per_row in (True, False)
-            )
-            unit = "nats" if self._spec.head == "lm" else "of a score's spread"
-            said.append(self._packing.warning(unit, padding_now=now, padding_packed=packed))
-        return "; ".join(said) or None
-
-    def padding_share(self, lengths: np.ndarray, *, one_per_row: bool) -> float:
-        """Return the share of padding among the tokens computed for ``lengths`` [sequences]."""
-        most = self._spec.micro_batch_tokens
-        layout = Layout(lengths, most, self._row_tokens, one_per_row, self._blocks)
-        return 1.0 - int(lengths.sum()) / max(1, layout.padded_tokens())
-
-    @property
-    def _blocks(self) -> bool:
-        return self._spec.attn_implementation == BLOCKS
 
     @property
     def _row_tokens(self) -> int | None:
@@ -126,7 +94,6 @@ class Passes:
             "input_ids": self.tensor(batch.input_ids),
             "position_ids": self.tensor(batch.position_ids),
             "predictors": self.tensor(batch.predictors),
-            "blocks": batch.blocks,
         }
         if batch.documents is not None and batch.continued is not None:
             inputs["documents"] = self.tensor(batch.documents)
@@ -220,17 +187,17 @@ class StepReport:
 
 def over_ranks(reports: Sequence[StepReport]) -> StepReport:
     """Combine the ranks' shares of one step: means and counts were normalised globally and add."""
-    return StepReport(
-        _combine([report.means for report in reports], sum),
-        _combine([report.maxes for report in reports], max),
-        _combine([report.counts for report in reports], sum),
-    )
+    return _merged(reports, sum)
 
 
 def over_steps(reports: Sequence[StepReport]) -> StepReport:
     """Combine the steps of one update: means average, maxima stay maxima, counts add."""
+    return _merged(reports, lambda values: sum(values) / len(values))
+
+
+def _merged(reports: Sequence[StepReport], of_means: Callable[[list[float]], float]) -> StepReport:
     return StepReport(
-        _combine([report.means for report in reports], lambda values: sum(values) / len(values)),
+        _combine([report.means for report in reports], of_means),
         _combine([report.maxes for report in reports], max),
         _combine([report.counts for report in reports], sum),
     )

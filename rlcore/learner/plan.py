@@ -59,16 +59,6 @@ class StepPlan:
     num_passes: int
 
 
-def require_distinct_names(terms: Sequence[Term]) -> None:
-    """Raise ``UserError`` unless there is a term and all names are distinct."""
-    names = [term.objective.name for term in terms]
-    if len(set(names)) < max(1, len(names)):
-        raise UserError(
-            f"a step has the terms {', '.join(names) or '(none)'}; give it at least one, each with"
-            " its own name"
-        )
-
-
 def plan_step(
     terms: Sequence[Term],
     pack_rows: Callable[[Term, np.ndarray], list[MicroBatch]],
@@ -80,6 +70,8 @@ def plan_step(
     shares. Raises the same ``UserError`` on every rank when one could not pack its share or a term
     has no token to train on.
     """
+    names = [term.objective.name for term in terms]
+    assert 0 < len(names) == len(set(names)), "a step has terms, each with its own name"
     offers = [_offer(term, pack_rows) for term in terms]
     shares_RT = exchange([offer.share for offer in offers])
     plans = [

@@ -93,7 +93,7 @@ class LearnerPool:
 
     Sequences are distributed so that ranks hold about equally many tokens. ``start_s``: seconds
     that the first call allows for building the ranks; None when they are built. ``warn`` gets
-    ``Learner.packing_warning`` of the first batch, if any. ``gpus``: that the ranks hold together,
+    ``Learner.packing_warning`` at the first batch, if any. ``gpus``: that the ranks hold together,
     as shares.
     """
 
@@ -182,9 +182,9 @@ class LearnerPool:
         """Version and digest of the weights held."""
         return self._call("stamp")[0]
 
-    def publish(self, version: int | None = None, *, kept: int = 1) -> WeightUpdate:
+    def publish(self, *, kept: int = 1) -> WeightUpdate:
         """``Learner.publish``."""
-        return self._call("publish", version, kept)[0]
+        return self._call("publish", kept)[0]
 
     def save(self, directory: str | Path) -> LearnerFuture[None]:
         """``Learner.save``. Calls made meanwhile wait for it first: while a rank saves, its silence
@@ -237,10 +237,10 @@ class LearnerPool:
         return [answers[rank] for rank in range(len(pendings))]
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
-        """Return each rank's indices of a batch; on the first one, warn of its packing's cost."""
-        if self._warn is not None and len(sequences):
+        """Return each rank's indices of a batch; on the first one, warn of how it is packed."""
+        if self._warn is not None:
             warn, self._warn = self._warn, None
-            if line := self._call("packing_warning", sequences.lengths)[0]:
+            if line := self._call("packing_warning")[0]:
                 warn(line)
         return balanced(sequences.lengths, sequences.groups, len(self._workers))
 

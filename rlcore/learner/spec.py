@@ -1,22 +1,17 @@
 """The types that a learner's callers use: its settings, requests for an update, and results.
 Imports nothing heavy."""
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlcore.models.packing import Sequences, joined_rows, rows_of
-from schemas.errors import UserError, did_you_mean
+from rlcore.models.packing import Sequences
+from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from rlcore.algorithms.objective_types import Objective
     from schemas.model import Adapter
-
-DTYPES = ("float32", "bfloat16")
-DEVICES = ("auto", "cpu", "cuda")
-HEADS = ("lm", "value")
 
 
 class VersionConflict(UserError):
@@ -35,14 +30,11 @@ class LearnerSpec:
     ``trainable`` False: a frozen model that
     only scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded tokens of
     one pass; on CPU about 4k is fastest. ``row_tokens`` None: one to eight times the longest
-    sequence (``rlcore.models.rows``), ``micro_batch_tokens`` under flash attention, or several
-    lengths under "sdpa_blocks" (``rlcore.models.gpu.blocks``).
+    sequence (``rlcore.models.rows``), or ``micro_batch_tokens`` under flash attention.
     ``attn_implementation``: transformers' name, or "auto" (``rlcore.learner.attention``).
     ``grad_clip`` None: no clipping.
     ``collective_timeout_s``: how long a rank waits for its peers. ``full_determinism``: a CUDA
     operation without a deterministic kernel is an error, not a warning.
-
-    Raises ``UserError`` naming the field, its value, the rule and the remedy.
     """
 
     model_dir: str
@@ -70,72 +62,6 @@ class LearnerSpec:
     adapter_base: str = ""
     full_determinism: bool = False
 
-    def __post_init__(self) -> None:
-        names = {
-            "dtype": (self.dtype, DTYPES),
-            "device": (self.device, DEVICES),
-            "head": (self.head, HEADS),
-        }
-        for name, (value, choices) in names.items():
-            _require(
-                value in choices,
-                f"learner {name} = '{value}' is unknown; use one of {', '.join(choices)}"
-                f"{did_you_mean(value, choices)}",
-            )
-        _require(
-            self.zero_stage in (0, 1, 2, 3),
-            f"learner zero_stage = {self.zero_stage} must be 0, 1, 2 or 3",
-        )
-        _require(
-            not (self.trainable and self.dtype == "bfloat16" and self.zero_stage == 0),
-            "learner dtype = 'bfloat16' with zero_stage = 0 trains on other gradients than fp32 "
-            "does (DeepSpeed keeps no fp32 master weights there); set zero_stage to 1 or more",
-        )
-        _require(
-            not self.offload_params or self.zero_stage == 3,
-            f"learner offload_params needs zero_stage 3, not {self.zero_stage}; set it to 3",
-        )
-        _require(
-            not self.offload_optimizer or self.zero_stage >= 1,
-            "learner offload_optimizer needs zero_stage 1 or more; set zero_stage to 1",
-        )
-        sizes = {"threads": self.threads, "micro_batch_tokens": self.micro_batch_tokens}
-        for name, value in sizes.items():
-            _require(value >= 1, f"learner {name} = {value} must be >= 1; raise it")
-        _require(
-            self.adapter is None or (self.trainable and self.zero_stage < 3),
-            f"learner adapter with trainable = {self.trainable} and zero_stage = {self.zero_stage}"
-            " cannot be trained; leave it out, or set zero_stage to 2 or less",
-        )
-        _require(
-            self.reference_dir is None or self.head == "lm",
-            "learner reference_dir is for the KL of a language model and head = 'value'; leave it "
-            "out",
-        )
-        directories = {"model_dir": self.model_dir, "reference_dir": self.reference_dir}
-        for name, directory in directories.items():
-            _require(
-                directory is None or (Path(directory) / "config.json").is_file(),
-                f"learner {name} = '{directory}' has no config.json; give a local Hugging Face "
-                "model directory",
-            )
-
-    def require_head(self, head: str, what: str) -> None:
-        """Raise ``UserError`` unless the learner's head is the one that ``what`` needs."""
-        _require(
-            self.head == head,
-            f"{what} needs a learner with head = '{head}' and this one has '{self.head}'; use the"
-            " other model",
-        )
-
-    def require_reference(self, full_kl: bool) -> None:
-        """Raise ``UserError`` when the exact KL is requested and there is no reference."""
-        _require(
-            not full_kl or self.reference_dir is not None,
-            "kl.estimator = 'full' compares whole distributions and this learner holds no "
-            "reference; set its reference_dir",
-        )
-
 
 @dataclass(frozen=True)
 class Term:
@@ -154,8 +80,7 @@ class UpdateRequest:
     """One learner update: an optimizer step per mini-batch, as a compare-and-set on ``version``.
 
     ``version``: the weights the batch was made for. ``batch_digest``: content digest of the batch.
-    ``mini_batches``: the terms of each step; none where the learner holds its gradients
-    (``without_terms``). ``lrs``: learning rate of each step.
+    ``mini_batches``: the terms of each step. ``lrs``: learning rate of each step.
     ``own_logprobs``: before the first step the learner computes the log-probs of the micro-batches
     of every step's first term, and uses them in place of its ``old_logprobs``. The ratio then
     depends on the weights alone: log-probs from another packing differ by rounding, in bfloat16 by
@@ -168,17 +93,8 @@ class UpdateRequest:
     lrs: list[float]
     own_logprobs: bool = False
 
-    def without_terms(self) -> "UpdateRequest":
-        """Return the request for the step on gradients that ``Learner.accumulate`` has summed: the
-        learner needs the sequences no more."""
-        return replace(self, mini_batches=[[] for _ in self.mini_batches])
-
     def __post_init__(self) -> None:
-        _require(
-            len(self.lrs) == len(self.mini_batches),
-            f"an update got {len(self.mini_batches)} mini-batches and {len(self.lrs)} learning "
-            "rates; pass one each",
-        )
+        assert len(self.lrs) == len(self.mini_batches), "each mini-batch has its learning rate"
 
 
 @dataclass(frozen=True)
@@ -203,16 +119,3 @@ class TokenScores:
     logprobs: list[np.ndarray]
     entropies: list[np.ndarray]  # empty unless requested
     kls: list[np.ndarray]  # exact KL(policy || reference) in nats; empty unless requested
-
-    def __reduce__(self) -> tuple:
-        """Pickle one buffer per field, as ``Sequences`` does."""
-        return _scores_from_flat, tuple(map(joined_rows, (self.logprobs, self.entropies, self.kls)))
-
-
-def _scores_from_flat(*fields: tuple[np.ndarray, np.ndarray | None]) -> TokenScores:
-    return TokenScores(*(rows_of(*each) for each in fields))
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UserError(message)

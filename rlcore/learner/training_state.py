@@ -68,13 +68,6 @@ class Versions:
         self.held = result.version
         self._last = (request.version, request.batch_digest, result)
 
-    def require(self, version: int | None) -> None:
-        """Raise ``VersionConflict`` unless ``version`` is the one held, or None."""
-        if version is not None and version != self.held:
-            raise VersionConflict(
-                f"version {version} was to be published and the learner holds {self.held}"
-            )
-
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, without the last result's token-level part and its time."""
         last = self._last and [*self._last[:2], asdict(_lasting(self._last[2]))]

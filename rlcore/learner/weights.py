@@ -2,12 +2,9 @@
 file, a Hugging Face directory."""
 
 import json
-import mmap
 import os
 import struct
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,9 +14,8 @@ from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.adapter import ADAPTER_FOLDER, adapter_base_of, compose, write_adapter
-from rlcore.models.weight_digest import combined_digest, digests_and_sums
+from rlcore.models.weight_digest import combined_digest, raw_bytes, tensor_digests
 from rlcore.models.weight_names import to_files
-from schemas.errors import UserError
 from schemas.model import Adapter
 
 # Of the safetensors format: 8 bytes with the length of the header, the header (JSON), the tensors.
@@ -37,8 +33,6 @@ _DTYPES = {
     torch.bool: "BOOL",
 }
 
-_Layout = dict[str, tuple[torch.dtype, tuple[int, ...]]]
-
 
 class SharedState:
     """One state after the other in the same memory.
@@ -50,71 +44,36 @@ class SharedState:
     """
 
     def __init__(self) -> None:
-        """Take no memory before the first ``write``."""
-        self._layout: _Layout | None = None
+        self._file = open(os.memfd_create("rl-weights"), "r+b")  # noqa: SIM115 - kept
 
     def write(self, state: Mapping[str, torch.Tensor]) -> str:
-        """Copy ``state`` over the one before; return the file's path.
+        """Write ``state`` over the one before; return the file's path.
 
-        ``state``: canonical names; tensors on any device, of any strides. Until all are copied, and
-        after a failure, the file is not readable as safetensors. A reader must not keep views of
-        it. Raises UserError for a dtype that the format does not have.
+        ``state``: canonical names; tensors on any device, of any strides. Until all are written,
+        and after a failure, the file is not readable as safetensors. A reader must not keep views
+        of it.
         """
-        layout = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items()}
-        if layout != self._layout:
-            self._allocate(layout)
-        self._memory[: _LENGTH.size] = bytes(_LENGTH.size)
-        for name, tensor in state.items():
-            self._views[name].copy_(tensor.detach())
-        self._memory[: _LENGTH.size] = self._header_length
+        # Wide ones first, so that each begins at a multiple of its elements.
+        tensors = sorted(state.items(), key=lambda item: -item[1].itemsize)
+        header, end = {}, 0
+        for name, tensor in tensors:
+            begin, end = end, end + tensor.nbytes
+            place = {"shape": list(tensor.shape), "data_offsets": [begin, end]}
+            header[name] = {"dtype": _DTYPES[tensor.dtype], **place}
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % _LENGTH.size)
+        self._start_with(bytes(_LENGTH.size))
+        self._file.write(text)
+        for _, tensor in tensors:
+            self._file.write(raw_bytes(tensor))
+        self._file.truncate()
+        self._start_with(_LENGTH.pack(len(text)))
         return f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
 
-    def _allocate(self, layout: _Layout) -> None:
-        header, start = _header(layout)
-        self._header_length = _LENGTH.pack(start - _LENGTH.size)
-        end = start + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        self._file = open(os.memfd_create("rl-weights"), "r+b", buffering=0)  # noqa: SIM115 - kept
-        self._file.truncate(end)
-        self._memory = mmap.mmap(self._file.fileno(), end)
-        self._memory[_LENGTH.size : start] = _encoded(header)
-        self._views = {
-            name: self._view(dtype, shape, start + header[name]["data_offsets"][0])
-            for name, (dtype, shape) in layout.items()
-        }
-        self._layout = layout
-
-    def _view(self, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
-        count = torch.Size(shape).numel()
-        if not count:  # a buffer of no elements is refused
-            return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)
-
-
-def _header(layout: _Layout) -> tuple[dict[str, dict], int]:
-    """Return the format's header and the bytes in front of the tensors: wide ones first, so that
-    each begins at a multiple of its elements."""
-    header, end = {}, 0
-    for name, (dtype, shape) in sorted(layout.items(), key=lambda item: -item[1][0].itemsize):
-        if dtype not in _DTYPES:
-            raise UserError(
-                f"'{name}' is of {dtype}, which cannot be sent to an engine; train a model of"
-                f" {', '.join(map(str, _DTYPES))}"
-            )
-        begin, end = end, end + torch.Size(shape).numel() * dtype.itemsize
-        entry = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-        header[name] = entry
-    return header, _LENGTH.size + len(_encoded(header))
-
-
-def _encoded(header: Mapping[str, dict]) -> bytes:
-    text = json.dumps(header).encode()
-    return text + b" " * (-len(text) % _LENGTH.size)
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    digests: dict[str, str]
-    sums: dict[str, str]
+    def _start_with(self, length: bytes) -> None:
+        self._file.seek(0)
+        self._file.write(length)
+        self._file.flush()
 
 
 class LearnerWeights:
@@ -123,9 +82,8 @@ class LearnerWeights:
 
     def __init__(self, engine: TrainEngine | FrozenEngine, spec: LearnerSpec, rank: int) -> None:
         self._engine, self._spec, self._rank = engine, spec, rank
-        self._known: _Known | None = None
+        self._known: dict[str, str] | None = None  # the digest of each tensor
         self._shared: list[SharedState] = []  # the newest last
-        self._copies: dict[str, torch.Tensor] = {}  # on the host, of weights that are on a GPU
 
     def changed(self) -> None:
         """Forget the digests."""
@@ -134,20 +92,16 @@ class LearnerWeights:
     def digest(self) -> str:
         """Return the digest of the whole state, on every rank. Hashes once per change."""
         known = self._known or self._hashed(self._on_first_rank())
-        return combined_digest(known.digests)
+        return combined_digest(known)
 
-    def share(self, kept: int) -> tuple[str, dict[str, str], dict[str, str]]:
+    def share(self, kept: int) -> tuple[str, dict[str, str]]:
         """Write the state where other processes read it, over the oldest where ``kept`` are there;
-        return the path of that file (rank 0; "" on others), the digest and the sum of each
-        tensor."""
+        return the path of that file (rank 0; "" on others), the digest of each tensor."""
         state = self._on_first_rank()
         shared = SharedState() if len(self._shared) < kept else self._shared.pop(0)
         self._shared.append(shared)
-        with ThreadPoolExecutor(1) as beside:
-            writing = beside.submit(shared.write, state) if self._rank == 0 else None
-            known = self._known or self._hashed(state)
-            path = "" if writing is None else writing.result()
-        return path, known.digests, known.sums
+        path = shared.write(state) if self._rank == 0 else ""
+        return path, self._known or self._hashed(state)
 
     def export(self, directory: Path, *, architecture: str) -> None:
         """Write a Hugging Face directory (rank 0) of the model class ``architecture``."""
@@ -185,22 +139,11 @@ class LearnerWeights:
         state: dict[str, torch.Tensor] = {}
         for name, tensor in self._engine.state():
             if self._rank == 0 or not self._spec.trainable:
-                state[name] = self._on_host(name, tensor, gathered)
+                state[name] = tensor.cpu().clone() if gathered else tensor.cpu()
         return to_files(self._engine.lm, state)
 
-    def _on_host(self, name: str, tensor: torch.Tensor, gathered: bool) -> torch.Tensor:
-        """Return ``tensor`` in the host's memory: itself, or a copy where it is on a GPU or will
-        be released. What is trained is copied again and again, over the last copy: the system takes
-        longer to provide new memory than a GPU to fill it."""
-        if tensor.is_cuda and self._spec.trainable:
-            if name not in self._copies:
-                self._copies[name] = torch.empty_like(tensor, device="cpu")
-            return self._copies[name].copy_(tensor)
-        return tensor.cpu().clone() if gathered else tensor.cpu()
-
-    def _hashed(self, state: dict[str, torch.Tensor]) -> "_Known":
-        """The digests and sums of rank 0's tensors, on every rank."""
-        own = _Known(*digests_and_sums(state.items()))
-        known: _Known = self._engine.exchange(own)[0]
+    def _hashed(self, state: dict[str, torch.Tensor]) -> dict[str, str]:
+        """The digests of rank 0's tensors, on every rank."""
+        known: dict[str, str] = self._engine.exchange(tensor_digests(state.items()))[0]
         self._known = known
         return known

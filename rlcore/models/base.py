@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -336,7 +337,7 @@ def _record(directory: Path, stops: Stops, log: Callable[[str], None]) -> None:
 def _trained_tokenizer(model: ModelSection, texts: Iterable[str]) -> "ChatTokenizer":
     shape = model.from_scratch
     assert shape is not None, "a model with a path has its tokenizer"
-    tokenizer = train_tokenizer(_first(texts, TOKENIZER_TEXTS), shape.vocab_size)
+    tokenizer = train_tokenizer(islice(texts, TOKENIZER_TEXTS), shape.vocab_size)
     if model.chat_template is not None:
         tokenizer.chat_template = model.chat_template
     tokenizer.model_max_length = shape.max_position_embeddings
@@ -367,7 +368,3 @@ def _set_chat_template(target: Path, model: ModelSection) -> None:
         json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     (target / "chat_template.jinja").write_text(model.chat_template or "", encoding="utf-8")
-
-
-def _first(texts: Iterable[str], count: int) -> Iterable[str]:
-    return (text for text, _ in zip(texts, range(count), strict=False))

@@ -168,23 +168,26 @@ def model_files(source: Path, *, trust_remote_code: bool = False) -> set[Path]:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return the config.json of a model directory.
-
-    Raises ``UserError`` when there is none, or it holds no JSON object.
-    """
+    """Return the config.json of a model directory. Raises ``UserError`` when there is none, and as
+    ``read_json``."""
     file = directory / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.is_file():
         remedy = "give a Hugging Face model directory, as save_pretrained writes it"
         if (directory / "adapter_config.json").is_file():
             remedy = "it is an adapter: merge it into its base model first (peft: merge_and_unload)"
-        raise UserError(f"model.path = '{directory}' has no config.json; {remedy}") from None
+        raise UserError(f"model.path = '{directory}' has no config.json; {remedy}")
+    return read_json(file)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return the JSON object of a model's file. Raises ``UserError`` where it holds none."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}; fetch or save the model again") from error
-    if not isinstance(config, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{file} holds no JSON object; fetch or save the model again")
-    return config
+    return content
 
 
 def with_dtype(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:

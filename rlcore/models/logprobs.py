@@ -20,8 +20,7 @@ from rlcore.algorithms.kl import categorical_entropy
 from rlcore.algorithms.kl import full_kl as kl_of_distributions
 from rlcore.models.adapter import adapter_off
 from rlcore.models.architectures import FinalLogits, final_logits
-from rlcore.models.gpu.block_attention import what_is_seen
-from rlcore.models.gpu.blocks import Shape
+from rlcore.models.tree_mask import tree_mask
 from schemas.errors import UserError
 
 # fp32 logits at once; several such tensors are alive. On a CPU 16 MiB, which stay in caches of that
@@ -199,7 +198,6 @@ class TokenLogprobModel(nn.Module):
         head_calls: int = 1,
         documents: torch.Tensor | None = None,
         continued: torch.Tensor | None = None,
-        blocks: tuple[Shape, ...] = (),
     ) -> Scores:
         """Return log-probs [targets], entropies [targets] or [0], KLs [targets] or [0], fp32, nats.
 
@@ -207,7 +205,7 @@ class TokenLogprobModel(nn.Module):
         Log-softmax of logits / ``temperature`` in fp32. ``entropy_grad``: None none, False without
         gradient, True with. ``full_kl``: exact KL(policy || reference), with gradient.
         ``head_calls``: the head is called at least so often, if with no tokens: where its weight is
-        sharded a call is collective. ``documents``, ``continued``, ``blocks``: as
+        sharded a call is collective. ``documents``, ``continued``: as
         ``rlcore.models.packing.MicroBatch`` has them.
         """
 
@@ -219,11 +217,11 @@ class TokenLogprobModel(nn.Module):
                 theirs = self._reference[0].logits(reference_hidden)
             return scores_of_logits(self.logits(hidden), ids, temperature, entropy_grad, theirs)
 
-        seen = what_is_seen(self.lm, position_ids, blocks, documents, continued)
-        hidden, frozen = self._hidden(input_ids, position_ids, predictors, seen), None
+        mask = tree_mask(documents, continued)
+        hidden, frozen = self._hidden(input_ids, position_ids, predictors, mask), None
         if full_kl:
             with torch.no_grad():
-                frozen = self._reference[0]._hidden(input_ids, position_ids, predictors, seen)
+                frozen = self._reference[0]._hidden(input_ids, position_ids, predictors, mask)
         calls = max(head_calls, self.head_calls(len(target_ids)))
         if calls == 1:
             return score(hidden, target_ids, frozen)
@@ -273,7 +271,7 @@ class TokenLogprobModel(nn.Module):
         input_ids: torch.Tensor,
         position_ids: torch.Tensor,
         predictors: torch.Tensor,
-        seen: dict[str, Any],
+        mask: torch.Tensor | None,
     ) -> torch.Tensor:
         """Decoder outputs [targets, hidden] at ``predictors``."""
         return decoded(
@@ -281,7 +279,7 @@ class TokenLogprobModel(nn.Module):
             predictors,
             input_ids=input_ids,
             position_ids=position_ids,
-            **seen,
+            attention_mask=mask,
         )
 
 

@@ -10,9 +10,6 @@ derives no such mask (``rlcore.learner.packing_check``), rows hold one document 
 positions continue through the padding: it follows the document, so a causal model needs no mask for
 it.
 
-Under attention by blocks (``rlcore.models.gpu``) a micro-batch is ``[1, tokens]``: rows of several
-lengths one behind the other, and each row attends to itself.
-
 Every per-token quantity is addressed by its *target*: the token at place t of a sequence is
 predicted at place t - 1, and log-probs, masks, advantages and weights of t are stored at t.
 """
@@ -21,8 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlcore.models.gpu.blocks import Part, Shape
-from rlcore.models.rows import Layout
+from rlcore.models.rows import Layout, Part
 from rlcore.models.trees import Document, prompts_of
 from schemas.errors import UserError
 
@@ -37,8 +33,7 @@ class Sequences:
     outside the mask may be anything, also NaN. ``groups`` [sequences] int64: the prompt group of
     each, where an objective or aggregation asks for it.
 
-    Raises ``UserError`` naming the sequence for an empty sequence, lengths that differ, or a mask
-    on the first token.
+    Raises ``UserError`` naming the sequence for an empty sequence, or a mask on the first token.
     """
 
     token_ids: list[np.ndarray]
@@ -48,23 +43,11 @@ class Sequences:
 
     def __post_init__(self) -> None:
         lengths = self.lengths
-        if self.groups is not None and len(self.groups) != len(lengths):
-            raise UserError(
-                f"groups holds {len(self.groups)} values for {len(lengths)} sequences; "
-                "pass one each"
-            )
+        assert self.groups is None or len(self.groups) == len(lengths), "a group per sequence"
         if len(lengths) and not lengths.min():
             raise UserError(f"token_ids[{int(lengths.argmin())}] is empty; drop it first")
         for name, arrays in {"loss_mask": self.loss_mask, **self.per_token}.items():
-            found = _lengths(arrays)
-            if len(found) != len(lengths):
-                raise UserError(f"{name} holds {len(found)} rows for {len(lengths)} sequences")
-            if wrong := np.flatnonzero(found != lengths).tolist():
-                row = wrong[0]
-                raise UserError(
-                    f"{name}[{row}] has {found[row]} entries and token_ids[{row}] has "
-                    f"{lengths[row]}; align it with the whole sequence, prompt included"
-                )
+            assert np.array_equal(_lengths(arrays), lengths), f"{name} is not that of token_ids"
         first = np.array([mask[0] for mask in self.loss_mask], dtype=bool)
         if first.any():
             raise UserError(
@@ -92,12 +75,6 @@ class Sequences:
             return np.zeros(0, dtype=np.int64)
         starts = np.cumsum(self.lengths) - self.lengths
         return np.add.reduceat(np.concatenate(self.loss_mask).astype(np.int64), starts)
-
-    def __reduce__(self) -> tuple:
-        """Pickle one buffer per field: thousands of small arrays would be sent one by one."""
-        fields = [self.token_ids, self.loss_mask, *self.per_token.values()]
-        flat = [joined_rows(arrays)[1] for arrays in fields]
-        return _from_flat, (self.lengths, flat, tuple(self.per_token), self.groups)
 
     def take(self, indices: np.ndarray) -> "Sequences":
         """Return the sequences at ``indices`` [any] (int), in that order."""
@@ -127,8 +104,7 @@ class MicroBatch:
     sequences, without padding and with a prompt for each. ``documents``, ``continued``: [rows,
     row_tokens] int32, the document that a place belongs to, and the one before it that it attends
     to as well (or the same), both counted in the micro-batch, padding -1; None where no document
-    continues another. ``blocks``: in order, where rows may differ in length; empty where the rows
-    are those of ``input_ids``.
+    continues another.
     """
 
     input_ids: np.ndarray
@@ -140,7 +116,6 @@ class MicroBatch:
     num_tokens: int
     documents: np.ndarray | None = None
     continued: np.ndarray | None = None
-    blocks: tuple[Shape, ...] = ()
 
 
 def pack(
@@ -152,7 +127,6 @@ def pack(
     whole_groups: bool = False,
     kept: np.ndarray | None = None,
     one_per_row: bool = False,
-    blocks: bool = False,
     share_prompts: bool = False,
 ) -> list[MicroBatch]:
     """Split ``sequences`` into micro-batches of at most ``micro_batch_tokens`` padded tokens.
@@ -162,10 +136,8 @@ def pack(
     ``targets``: "loss_mask"; "all" tokens that have a predecessor; or "last", one target per
     sequence, read at its last token itself. ``whole_groups``: the sequences of a group share a
     micro-batch. ``kept``: indices of the sequences to pack (default all). ``one_per_row``: each row
-    holds one sequence and is padded to the longest of its micro-batch. ``blocks``: for attention by
-    blocks; ``row_tokens`` None then makes rows of several lengths. ``share_prompts``: sequences
-    that begin alike are packed as trees, unless ``targets`` are "all", which lie in prompts too, or
-    blocks have rows of ``row_tokens``.
+    holds one sequence and is padded to the longest of its micro-batch. ``share_prompts``: sequences
+    that begin alike are packed as trees, unless ``targets`` are "all", which lie in prompts too.
     Raises ``UserError`` when a sequence does not fit a row, a row or group does not fit a
     micro-batch, or groups are required and ``sequences`` has none.
     """
@@ -179,19 +151,17 @@ def pack(
             f"a packed row has {width} tokens and a micro-batch at most {micro_batch_tokens}; "
             "raise hardware.learner.micro_batch_tokens or shorten prompts and responses"
         )
-    # A row that is attended to by itself holds no prompt beside its answers.
-    apart = one_per_row or (blocks and row_tokens is not None)
     # Targets "all" lie in the prompt, too, where every sequence needs its own outputs; a tree
     # computes them once.
-    shared = share_prompts and targets != "all" and not apart
+    shared = share_prompts and targets != "all" and not one_per_row
     prompts = prompts_of(sequences.token_ids, sequences.loss_mask) if shared else None
-    layout = Layout(lengths, micro_batch_tokens, row_tokens, one_per_row, blocks, prompts)
+    layout = Layout(lengths, micro_batch_tokens, row_tokens, one_per_row, prompts)
     # A loss over pairs needs both outputs in one graph, so a group is never cut.
     if whole_groups:
         parts = layout.parts_of_groups(kept, groups_of(sequences))
     else:
         parts = layout.parts(kept)
-    placed = _Placement(sequences, targets, one_per_row=one_per_row, blocks=blocks)
+    placed = _Placement(sequences, targets, one_per_row=one_per_row)
     return [placed.micro_batch(part) for part in parts]
 
 
@@ -208,10 +178,8 @@ def groups_of(sequences: Sequences) -> np.ndarray:
 class _Placement:
     """Places tokens of ``sequences`` in rows; arguments as in ``pack``."""
 
-    def __init__(
-        self, sequences: Sequences, targets: str, *, one_per_row: bool, blocks: bool
-    ) -> None:
-        self._one_per_row, self._blocks = one_per_row, blocks
+    def __init__(self, sequences: Sequences, targets: str, *, one_per_row: bool) -> None:
+        self._one_per_row = one_per_row
         lengths = sequences.lengths
         self._starts = np.cumsum(lengths) - lengths
         self._token_ids = np.concatenate(sequences.token_ids).astype(np.int64)
@@ -229,10 +197,9 @@ class _Placement:
             self._wanted[self._starts] = False
 
     def micro_batch(self, part: Part) -> MicroBatch:
-        """Lay out ``part``: [rows, tokens of a row], or with blocks all rows as one of them."""
-        rows = [row for block, _ in part for row in block]
-        width = np.repeat([width for _, width in part], [len(block) for block, _ in part])
-        row_start = np.cumsum(width) - width
+        """Lay out ``part``: [rows, tokens of a row]."""
+        rows, width = part
+        row_start = width * np.arange(len(rows))
         row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
         documents = [document for row in rows for document in row]
         member, begin, size, _ = np.array(documents, dtype=np.int64).T
@@ -248,7 +215,7 @@ class _Placement:
         position = within + np.repeat(begin, size)
         source = np.repeat(self._starts[member], size) + position
 
-        input_ids = np.zeros(int(width.sum()), dtype=np.int64)
+        input_ids = np.zeros(len(rows) * width, dtype=np.int64)
         # The padding's positions restart at 0, which makes it a separate document. With one
         # document per row they continue instead: without a restart every attention kernel is plain
         # causal.
@@ -263,7 +230,7 @@ class _Placement:
             before[(ends - size)[branches]] = last[continued[branches]]
         keep = self._wanted[source]
         in_no_branch = np.isin(np.arange(len(size)), continued[branches])
-        shape = (1, -1) if self._blocks else (len(rows), -1)
+        shape = (len(rows), width)
         batch = MicroBatch(
             input_ids=input_ids.reshape(shape),
             position_ids=position_ids.reshape(shape),
@@ -276,8 +243,6 @@ class _Placement:
             # nothing.
             num_tokens=int((begin + size)[~in_no_branch].sum()),
         )
-        if self._blocks:
-            return replace(batch, blocks=_shapes(part, first_place[continued], begin))
         if not len(branches):
             return batch
         # Padding is of no document: a place attends to its own row's equals, itself included.
@@ -293,27 +258,6 @@ def _continued(documents: list[Document]) -> np.ndarray:
         each.tree: at for at, each in enumerate(documents) if each.tree >= 0 and not each.begin
     }
     return np.array([prompts.get(each.tree, at) for at, each in enumerate(documents)])
-
-
-def _shapes(part: Part, prompt_place: np.ndarray, asked: np.ndarray) -> tuple[Shape, ...]:
-    """Return the shape of each block; ``prompt_place``, ``asked`` [documents]: where the prompt of
-    each begins, and how many tokens of it."""
-    shapes, first = [], 0
-    for rows, width in part:
-        last = first + sum(map(len, rows))
-        several = last - first > len(rows)
-        continues = bool(asked[first:last].any())
-        shapes.append(
-            Shape(
-                len(rows),
-                width,
-                several,
-                prompt_place[first:last] if continues else None,
-                asked[first:last] if continues else None,
-            )
-        )
-        first = last
-    return tuple(shapes)
 
 
 def idle_micro_batch() -> MicroBatch:
@@ -332,32 +276,6 @@ def idle_micro_batch() -> MicroBatch:
         sources=zero,
         num_tokens=0,
     )
-
-
-def joined_rows(arrays: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return [rows] int64, the lengths of ``arrays``, and all of them one behind the other; None
-    where there is none. ``rows_of`` undoes it."""
-    return _lengths(arrays), np.concatenate(arrays) if arrays else None
-
-
-def rows_of(lengths: np.ndarray, joined: np.ndarray | None) -> list[np.ndarray]:
-    """Return views of ``joined``, ``lengths`` [rows] entries each."""
-    if joined is None:
-        return []
-    ends = np.cumsum(lengths)
-    return [joined[a:b] for a, b in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
-
-
-def _from_flat(
-    lengths: np.ndarray,
-    flat: list[np.ndarray | None],
-    names: tuple[str, ...],
-    groups: np.ndarray | None,
-) -> Sequences:
-    """Undo ``Sequences.__reduce__``: the arrays are views of the pickled buffers."""
-    token_ids, loss_mask, *fields = (rows_of(lengths, array) for array in flat)
-    per_token = dict(zip(names, fields, strict=True))
-    return Sequences(token_ids, loss_mask, per_token, groups)
 
 
 def _lengths(arrays: list[np.ndarray]) -> np.ndarray:

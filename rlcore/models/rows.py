@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlcore.models.gpu.blocks import Part, part_of_blocks, part_tokens, parts_of_blocks
-from rlcore.models.trees import PromptIndex, Tree, documents_of, tree_lengths, trees_of
+from rlcore.models.trees import Document, PromptIndex, Tree, documents_of, tree_lengths, trees_of
 from schemas.errors import UserError
 
 ROW_MULTIPLES = (1, 2, 3)  # of the longest sequence: what a row may hold where nothing is set
@@ -21,6 +20,13 @@ SHARING_MULTIPLES = (*ROW_MULTIPLES, 4, 6, 8)  # the same where a row holds many
 ATTENTION_TOKENS = 750
 
 Rows = tuple[list[list[Tree]], np.ndarray]  # per row its trees, in order, and its tokens
+Part = tuple[list[list[Document]], int]  # a micro-batch: its rows, in order, and their width
+
+
+def part_tokens(part: Part) -> int:
+    """Return the tokens of a micro-batch, padding included."""
+    rows, width = part
+    return len(rows) * width
 
 
 def plan_rows(
@@ -52,32 +58,18 @@ def plan_rows(
 class Layout:
     """How sequences of ``lengths`` [sequences] are laid out; limits as ``packing.pack``'s.
 
-    ``row_tokens`` None: with ``blocks`` rows of several lengths, else of the multiple of their
-    longest sequence that costs least, the shortest of equals. ``prompts``: of all sequences, where
-    answers to one may share it.
+    ``row_tokens`` None: the multiple of the longest sequence that costs least, the shortest of
+    equals. ``prompts``: of all sequences, where answers to one may share it.
     """
 
     lengths: np.ndarray
     micro_batch_tokens: int
     row_tokens: int | None = None
     one_per_row: bool = False
-    blocks: bool = False
     prompts: PromptIndex | None = None
 
-    def padded_tokens(self) -> int:
-        """Return how many tokens, padding included, the passes over all sequences compute.
-
-        Raises ``UserError`` when a sequence does not fit a row.
-        """
-        if not len(self.lengths):
-            return 0
-        return sum(map(part_tokens, self.parts(np.arange(len(self.lengths)))))
-
     def parts(self, members: np.ndarray) -> list[Part]:
-        """Return the micro-batches that hold ``members``, indices of sequences; without rows of
-        several lengths each is one block."""
-        if self._of_blocks:
-            return parts_of_blocks(self.lengths, members, self.micro_batch_tokens, self.prompts)
+        """Return the micro-batches that hold ``members``, indices of sequences."""
         widths = self._widths(int(self.lengths[members].max()), choose=True)
         filled = (self._filled(members, width) for width in widths)
         return min((self._cut(*rows, self.micro_batch_tokens) for rows in filled), key=_cost)
@@ -85,8 +77,6 @@ class Layout:
     def part(self, members: np.ndarray) -> Part:
         """Return rows that hold all ``members`` in one micro-batch. It may exceed
         ``micro_batch_tokens`` where no rows fit."""
-        if self._of_blocks:
-            return part_of_blocks(self.lengths, members, self.micro_batch_tokens, self.prompts)
         widths = self._widths(int(self.lengths[members].max()), choose=self.prompts is not None)
         filled = [self._filled(members, width) for width in widths]
         parts = [self._cut(rows, used, len(rows) * int(used[0]))[0] for rows, used in filled]
@@ -129,10 +119,6 @@ class Layout:
             first += count
         return parts
 
-    @property
-    def _of_blocks(self) -> bool:
-        return self.row_tokens is None and self.blocks and not self.one_per_row
-
     def _widths(self, longest: int, *, choose: bool) -> list[int]:
         """Return the tokens that a row may have; several to ``choose`` from."""
         if self.row_tokens is not None:
@@ -165,19 +151,19 @@ class Layout:
         return [rows[i] for i in order.tolist()], used[order]
 
     def _cut(self, rows: list[list[Tree]], used: np.ndarray, most_tokens: int) -> list[Part]:
-        """Return each micro-batch of at most ``most_tokens``, one block, from rows in descending
-        order of ``used``."""
+        """Return each micro-batch of at most ``most_tokens``, from rows in descending order of
+        ``used``."""
         parts: list[Part] = []
         first = 0
         while first < len(rows):
             width = int(used[first])
             count = max(1, most_tokens // width)
             number = itertools.count()
-            block = [
+            documents = [
                 [each for tree in row for each in documents_of(tree, next(number), self.lengths)]
                 for row in rows[first : first + count]
             ]
-            parts.append([(block, width)])
+            parts.append((documents, width))
             first += count
         return parts
 
@@ -187,7 +173,7 @@ def _most(fitting: Callable[[int], Part | None], guess: int, limit: int) -> tupl
     search begins at ``guess``. ``fitting(1)`` fits or raises."""
     count, step, too_many = max(1, guess), 1, limit + 1
     # Steps that double until a count does not fit, then halving.
-    held = 0, Part()
+    held: tuple[int, Part] = 0, ([], 0)
     while held[0] + 1 < too_many:
         part = fitting(count)
         if part is None:
@@ -204,7 +190,6 @@ def _cost(parts: list[Part]) -> int:
     """Return what the passes over ``parts`` cost, in an arbitrary unit."""
     return sum(
         # A token costs the same in every layer but attention, where it costs the width of its row.
-        len(rows) * width * (ATTENTION_TOKENS + width)
+        part_tokens(part) * (ATTENTION_TOKENS + part[1])
         for part in parts
-        for rows, width in part
     )

@@ -83,7 +83,7 @@ def find_shape(model: ModelSection) -> tuple[ModelShape | None, str]:
 
 def directory_shape(directory: Path, name: str) -> ModelShape:
     """Return the shape of the model of ``directory``; ``name``: in errors. Raises ``UserError``
-    where it is no decoder, and as ``count_parameters``."""
+    where it is no decoder, and as ``stored_tensors``."""
     config = read_config(directory)
     return _shape_of_config(name, config, _parameters_of(directory, config))
 
@@ -144,7 +144,7 @@ def model_parameters(model: ModelSection, directory: Path) -> int:
     """Return the number of parameters of the recipe's ``model``, which ``directory`` holds.
 
     Of a model from scratch it is the upper bound that the recipe states, so that it is known before
-    the tokenizer is trained. Raises ``UserError`` as ``count_parameters``.
+    the tokenizer is trained. Raises ``UserError`` as ``stored_tensors``.
     """
     if model.from_scratch is not None:
         return model.from_scratch.parameters
@@ -152,16 +152,9 @@ def model_parameters(model: ModelSection, directory: Path) -> int:
 
 
 def _parameters_of(directory: Path, config: dict[str, Any]) -> int:
-    return count_parameters(directory, tied=bool(config.get("tie_word_embeddings", False)))
-
-
-def count_parameters(directory: Path, *, tied: bool) -> int:
-    """Return the number of parameters in the safetensors files of ``directory``, headers only.
-
-    A tied ``lm_head.weight`` that some checkpoints repeat counts once. Raises ``UserError`` as
-    ``stored_tensors``.
-    """
+    """Return the number of parameters in the safetensors files of ``directory``, headers only; a
+    tied ``lm_head.weight`` that some checkpoints repeat counts once."""
     tensors = stored_tensors(directory)
-    if tied:
+    if config.get("tie_word_embeddings", False):
         tensors.pop("lm_head.weight", None)
     return sum(prod(tensor.shape) for tensor in tensors.values())

@@ -3,7 +3,6 @@
 Without torch, which takes a process that needs no more of it seconds to import.
 """
 
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlcore.models.files import read_json
 from rlcore.models.weight_files import StoredTensor, refuse_pointer, stored_tensors
 from schemas.errors import UserError
 
@@ -41,16 +41,8 @@ def check_companions(files: Iterable[Path]) -> None:
     JSON object."""
     for file in sorted(files):
         refuse_pointer(file)
-        if file.suffix != ".json":
-            continue
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{file} cannot be read: {error}; fetch or save the model again"
-            ) from None
-        if not isinstance(content, dict):
-            raise UserError(f"{file} holds no JSON object; fetch or save the model again")
+        if file.suffix == ".json":
+            read_json(file)
 
 
 def check_weights(directory: Path, config: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.models.files import read_config
+from rlcore.models.files import read_config, read_json
 from rlcore.models.tokenizer import eos_token_id, special_tokens
 from schemas.errors import UserError
 
@@ -31,15 +31,7 @@ def read_generation(directory: Path) -> dict[str, Any]:
     """Return the generation_config.json of ``directory``, {} where there is none. Raises UserError
     where it holds no JSON object."""
     file = directory / GENERATION
-    if not file.is_file():
-        return {}
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}; fetch or save the model again") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{file} holds no JSON object; fetch or save the model again")
-    return values
+    return read_json(file) if file.is_file() else {}
 
 
 def check_generation(directory: Path) -> None:

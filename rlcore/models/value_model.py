@@ -6,9 +6,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from rlcore.models.gpu.block_attention import what_is_seen
-from rlcore.models.gpu.blocks import Shape
 from rlcore.models.logprobs import decoded
+from rlcore.models.tree_mask import tree_mask
 from schemas.errors import UserError
 
 SCORE = "score"  # the head's name in every <X>ForSequenceClassification decoder
@@ -44,20 +43,19 @@ class TokenValueModel(nn.Module):
         predictors: torch.Tensor,
         documents: torch.Tensor | None = None,
         continued: torch.Tensor | None = None,
-        blocks: tuple[Shape, ...] = (),
     ) -> torch.Tensor:
         """Return the input of the head at the flat places ``predictors`` [targets]: [targets,
         hidden].
 
         ``input_ids``, ``position_ids`` [rows, row_tokens], packed; ``documents``,
-        ``continued``, ``blocks``: as ``rlcore.models.packing.MicroBatch`` has them.
+        ``continued``: as ``rlcore.models.packing.MicroBatch`` has them.
         """
         return decoded(
             self.lm.base_model,
             predictors,
             input_ids=input_ids,
             position_ids=position_ids,
-            **what_is_seen(self.lm, position_ids, blocks, documents, continued),
+            attention_mask=tree_mask(documents, continued),
         )
 
 

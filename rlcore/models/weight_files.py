@@ -251,28 +251,23 @@ def read_checkpoint(model_dir: str | Path) -> "dict[str, torch.Tensor]":
     the directory holds no safetensors weights or no ``config.json``.
     """
     state: dict[str, torch.Tensor] = {}
-    for file in _weight_files(model_dir):
+    for file in weight_files(_with_config(model_dir)):
         state.update(read_state(file))
     return {name: state[name] for name in _canonical(model_dir, state)}
 
 
 def checkpoint_shapes(model_dir: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return name -> shape of a checkpoint's canonical state; reads headers only."""
-    from safetensors import safe_open
-
-    shapes: dict[str, tuple[int, ...]] = {}
-    for file in _weight_files(model_dir):
-        with safe_open(file, framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 - a safetensors handle is no mapping
-                shapes[name] = tuple(opened.get_slice(name).get_shape())
-    return {name: shapes[name] for name in _canonical(model_dir, shapes)}
+    """Return name -> shape of a checkpoint's canonical state; reads headers only. Raises
+    ``UserError`` as ``stored_tensors``, and without a ``config.json``."""
+    held = stored_tensors(_with_config(model_dir))
+    return {name: held[name].shape for name in _canonical(model_dir, held)}
 
 
-def _weight_files(model_dir: str | Path) -> list[Path]:
+def _with_config(model_dir: str | Path) -> Path:
     root = Path(model_dir)
     if not (root / "config.json").is_file():
         raise UserError(f"{root} has no config.json; give a Hugging Face model directory")
-    return weight_files(root)
+    return root
 
 
 def _canonical(model_dir: str | Path, names: Iterable[str]) -> list[str]:

@@ -269,8 +269,7 @@ def _batch(
     """Cut a step into ranks and micro-batches.
 
     As ``models.packing.pack`` does: a row holds as many sequences as ``row_tokens`` allows (unset:
-    one longest sequence, which under "sdpa_blocks" lies alone, or a whole micro-batch under flash
-    attention), a micro-batch as many rows
+    one longest sequence, or a whole micro-batch under flash attention), a micro-batch as many rows
     as ``micro_batch_tokens`` allows. Raises ``UserError`` when one longest sequence fits neither.
     """
     hardware = recipe.hardware.learner

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from rlcore.learner.attention import FLASH
 from rlcore.models.classifier import parameters_of
-from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.shape import ModelShape
 from rlcore.plan.batches import BatchPlans, evaluation_tokens, preference_tokens, sampled_sequences
 from rlcore.plan.data_size import DataSize
@@ -155,16 +154,11 @@ def activation_bytes(
 
     Per token and layer ``w·(8H + 4I) + 8H + 24``: eight hidden-sized and four feed-forward-sized
     tensors in the dtype, two norm inputs in fp32, softmax and norm statistics. sdpa adds its mask,
-    ``w·row_tokens``; by blocks the layers share one, and rows of one sequence need none. Equal to
-    the tensors that autograd saves for transformers' Qwen2 (tested).
+    ``w·row_tokens``. Equal to the tensors that autograd saves for transformers' Qwen2 (tested).
     With gradient checkpointing: one layer's worth, and the input of each layer.
     """
     width, hidden = BYTES[dtype], shape.hidden_size
-    mask = width * row_tokens
-    if hardware.attention == FLASH:
-        mask = 0
-    elif hardware.attention == BLOCKS:
-        mask = 0 if hardware.row_tokens is None else mask // shape.num_layers
+    mask = 0 if hardware.attention == FLASH else width * row_tokens
     layer = width * (8 * hidden + 4 * shape.intermediate_size) + 8 * hidden + 24 + mask
     if hardware.gradient_checkpointing:
         return tokens * (layer + shape.num_layers * width * hidden)

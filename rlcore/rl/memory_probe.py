@@ -13,7 +13,6 @@ import polars as pl
 from rlcore.algorithms.objective import SftObjective
 from rlcore.learner.attention import AUTO, FLASH
 from rlcore.learner.spec import Term
-from rlcore.models.gpu.blocks import BLOCKS
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import from_arrays, to_arrays
 from rlcore.rl.advantage import advantage_columns
@@ -135,6 +134,6 @@ def _sequences_of(recipe: Recipe, length: int, longest: int, budget: int) -> int
     hold a sequence of ``longest``; as ``models.packing.pack`` cuts them, where "auto" may mean any
     attention and the most is taken."""
     hardware = recipe.hardware.learner
-    dense = hardware.attention in (AUTO, BLOCKS, FLASH)
+    dense = hardware.attention in (AUTO, FLASH)
     per_row = max(1, (hardware.row_tokens or (budget if dense else longest)) // length)
     return max(1, budget // (per_row * length)) * per_row * hardware.ranks

@@ -59,7 +59,7 @@ class RLTraining:
                 scores, step = (
                     fused_scores(frame, request, recipe=recipe, learner=learner),
                     # The ranks hold its gradients; the sequences need not be sent a second time.
-                    request.without_terms(),
+                    request,
                 )
             if scores is not None:
                 if set(frame["weight_version"]) == {version}:  # else they are two policies'

@@ -60,8 +60,6 @@ def test_scope_of_the_token_mean():
 
 
 def test_bad_input_is_reported():
-    with pytest.raises(UserError, match="did you mean 'token-mean'"):
-        token_weights("token_mean", LENGTHS)
     with pytest.raises(UserError, match="horizon = None"):
         token_weights("seq-mean-token-sum-norm", LENGTHS)
     with pytest.raises(UserError, match="needs the prompt group of each row"):

@@ -19,7 +19,6 @@ from rlcore.algorithms.losses import policy_loss
 from rlcore.algorithms.objective import PolicyObjective
 from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
 from schemas.algorithm import Rejection
-from schemas.errors import UserError
 
 LENGTHS = (1, 2, 3, 5, 8, 40)
 ROWS = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
@@ -324,9 +323,3 @@ def test_truncated_importance_weights():
     sequence = correction(old, sampler, rows, level="sequence", cap=100.0).weights
     np.testing.assert_allclose(sequence, [18.0, 18.0, 0.5], rtol=1e-5)
     assert correction(old, sampler, rows, level="none", cap=2.0).weights.tolist() == [1, 1, 1]
-
-
-def test_unknown_level_is_answered_with_the_nearest():
-    one = torch.zeros(1)
-    with pytest.raises(UserError, match="did you mean 'sequence'"):
-        correction(one, one, one.long(), level="sequences", cap=1.0)

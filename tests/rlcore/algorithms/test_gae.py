@@ -10,7 +10,6 @@ from rlcore.algorithms.gae import (
     length_adaptive_lambda,
     whitened,
 )
-from schemas.errors import UserError
 
 
 def gae_of(scores, values, masks, **options):
@@ -162,8 +161,3 @@ def test_whitening_of_equal_values_is_exactly_zero():
     """Rounding in the mean, times 1e4, would be a gradient."""
     values = np.full(7, 0.1)
     assert not whitened(values, np.ones(7, dtype=bool)).any()
-
-
-def test_bad_alpha_is_reported():
-    with pytest.raises(UserError, match="length_adaptive_alpha = 0 must be above 0"):
-        length_adaptive_lambda(np.array([3]), 0)

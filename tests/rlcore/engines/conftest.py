@@ -26,7 +26,6 @@ from rlcore.models.weight_digest import (
     canonical_names,
     combined_digest,
     tensor_digests,
-    tensor_sums,
 )
 from rlcore.models.weight_files import write_state
 from tests.rlcore.engines.faults import inject
@@ -142,8 +141,8 @@ class RemoteEngine:
 def update_of(state: dict[str, torch.Tensor], version: int, path: Path) -> WeightUpdate:
     """``state`` as its sender writes it."""
     write_state(path, state)
-    tensors, sums = tensor_digests(state.items()), tensor_sums(state.items())
-    return WeightUpdate(WeightStamp(version, combined_digest(tensors)), str(path), tensors, sums)
+    tensors = tensor_digests(state.items())
+    return WeightUpdate(WeightStamp(version, combined_digest(tensors)), str(path), tensors)
 
 
 @dataclass

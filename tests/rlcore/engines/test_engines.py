@@ -257,7 +257,7 @@ def test_a_partial_or_foreign_state_is_refused(synced) -> None:
 
 
 def test_a_missing_file_is_named(synced, tmp_path: Path) -> None:
-    update = WeightUpdate(synced.engine.stamp(), str(tmp_path / "gone.safetensors"), {}, {})
+    update = WeightUpdate(synced.engine.stamp(), str(tmp_path / "gone.safetensors"), {})
     with pytest.raises(UserError, match=r"gone\.safetensors does not exist"):
         synced.engine.load_weights(update)
     assert synced.engine.stamp().version == synced.version

@@ -12,7 +12,7 @@ from rlcore.models.weight_digest import WeightStamp, WeightSyncError, WeightUpda
 from schemas.outcomes import FinishReason
 from tests.rlcore.engines.test_pool import STAMP, stream
 
-UPDATE = WeightUpdate(STAMP, "/nowhere", {}, {})
+UPDATE = WeightUpdate(STAMP, "/nowhere", {})
 SAMPLING = Sampling(max_new_tokens=9)
 
 

@@ -118,7 +118,7 @@ def test_each_engine_is_busy_from_its_share_to_its_answer() -> None:
             return super().generate(requests, sampling)
 
     pool = pool_of(Slow(), Slow(), Echo())
-    pool.load_weights(WeightUpdate(STAMP, "w.safetensors", {}, {}))
+    pool.load_weights(WeightUpdate(STAMP, "w.safetensors", {}))
     loads = pool.taken_spans()
     assert [(span.lane, span.what) for span in loads] == [(f"engine {n}", "sync") for n in range(3)]
     stream(pool, [[1], [2]])
@@ -132,7 +132,7 @@ def test_each_engine_is_busy_from_its_share_to_its_answer() -> None:
 def test_an_engine_that_holds_other_weights_is_named() -> None:
     """Half of the samples would come from another policy, with nothing to show it."""
     pool = pool_of(Echo(), Echo(WeightStamp(2, "b" * 64)))
-    update = WeightUpdate(STAMP, "w.safetensors", {}, {})
+    update = WeightUpdate(STAMP, "w.safetensors", {})
     for ask in (pool.stamp, lambda: pool.load_weights(update)):
         with pytest.raises(WeightSyncError, match=r"'engine 1' holds .* version 2 .*version 3"):
             ask()
@@ -141,11 +141,11 @@ def test_an_engine_that_holds_other_weights_is_named() -> None:
 def test_a_refusal_is_told_with_the_engines_name() -> None:
     pool = pool_of(Echo(), Echo(refusal="1 of 2 tensors never reached the loader"))
     with pytest.raises(WeightSyncError, match=r"rollout engine 'engine 1': 1 of 2 tensors never"):
-        pool.load_weights(WeightUpdate(STAMP, "w.safetensors", {}, {}))
+        pool.load_weights(WeightUpdate(STAMP, "w.safetensors", {}))
 
 
 def test_a_probe_tells_the_engines_apart() -> None:
-    assert pool_of(Echo(), Echo()).probe([[1, 2], [3]]) == {
+    assert pool_of(Echo(), Echo()).start_probe([[1, 2], [3]])() == {
         "engine 0": [[2.0], [1.0]],
         "engine 1": [[2.0], [1.0]],
     }
@@ -155,7 +155,7 @@ def test_calls_that_follow_each_other_are_not_waited_for_one_by_one() -> None:
     worker = Remote.of("engine 0", Echo())
     pool = EnginePool([worker], timeout_s=5, sync_timeout_s=5)
     assert stream(pool, [[7]]) == {0: [7, 100, 9]}
-    loaded = pool.start_load(WeightUpdate(STAMP, "w.safetensors", {}, {}))
+    loaded = pool.start_load(WeightUpdate(STAMP, "w.safetensors", {}))
     probed = pool.start_probe([[1, 2]])
     assert (loaded(), probed()) == (STAMP, {"engine 0": [[2.0]]})
     assert isinstance(worker, Remote)
@@ -171,7 +171,7 @@ def test_calls_that_follow_each_other_are_not_waited_for_one_by_one() -> None:
 def test_a_refused_load_is_the_error_where_a_probe_follows_it() -> None:
     worker = Remote.of("engine 0", Echo(refusal="1 of 2 tensors never reached the loader"))
     pool = EnginePool([worker], timeout_s=5, sync_timeout_s=5)
-    loaded = pool.start_load(WeightUpdate(STAMP, "w.safetensors", {}, {}))
+    loaded = pool.start_load(WeightUpdate(STAMP, "w.safetensors", {}))
     pool.start_probe([[1, 2]])
     with pytest.raises(WeightSyncError, match="'engine 0': 1 of 2 tensors never"):
         loaded()

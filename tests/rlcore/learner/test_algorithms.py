@@ -9,7 +9,6 @@ import torch
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
 from rlcore.learner.spec import Term
 from rlcore.models import logprobs
-from schemas.errors import UserError
 from tests.rlcore.learner.algorithms import (
     ALGORITHMS,
     PTX_COEF,
@@ -152,7 +151,7 @@ def test_terms_of_one_name_are_refused(learner_of, batch):
     """Their metrics would be added up under one name."""
     term = Term(batch, SftObjective())
     for terms in ([term, term], []):
-        with pytest.raises(UserError, match="each with its own name"):
+        with pytest.raises(AssertionError, match="each with its own name"):
             learner_of().step(terms, 0.1)
 
 
@@ -186,8 +185,6 @@ def test_full_kl_is_the_sum_over_the_vocabulary(
     itself = learner_of(reference_dir=str(model_dir)).logprobs(batch, full_kl=True)
     # Two forward passes over two copies of the weights: a CPU may round them differently.
     np.testing.assert_allclose(np.concatenate(itself.kls), 0.0, atol=1e-5)
-    with pytest.raises(UserError, match="set its reference_dir"):
-        learner_of().logprobs(batch, full_kl=True)
 
 
 def test_full_kl_in_the_loss_may_be_chunked(learner_of, reference_dir, monkeypatch):

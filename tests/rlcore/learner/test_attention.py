@@ -6,16 +6,12 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from rlcore.learner.attention import choose_attention, flash_missing, flash_problem
-from rlcore.learner.learner import Learner
 from rlcore.learner.model import load_model
 from rlcore.learner.spec import LearnerSpec
 from schemas.errors import UserError
-from tests.rlcore.learner.architectures import write_architecture
-from tests.rlcore.learner.samples import make_batch
 
 
 @pytest.fixture
@@ -78,31 +74,3 @@ def test_what_is_asked_for_and_cannot_be_imported_ends_before_the_model_is_loade
     wanted = replace(spec, attn_implementation="flash_attention_2", dtype="bfloat16")
     with pytest.raises(UserError, match=r"'flash_attention_2' and the package .*; uv pip install "):
         load_model(wanted, "cuda")
-
-
-def test_blocks_give_what_sdpa_does(spec: LearnerSpec) -> None:
-    batch, found = make_batch(5), []
-    for name, taken in (("auto", "sdpa"), ("sdpa_blocks", "sdpa_blocks")):
-        learner = Learner(replace(spec, attn_implementation=name, device="cpu", trainable=False))
-        assert learner.spec.attn_implementation == taken
-        assert learner.packing_warning(batch.lengths) is None
-        found.append(np.concatenate(learner.logprobs(batch).logprobs))
-        learner.close()
-    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("Mistral", "asks for sliding_window"),
-        ("Falcon", "Falcon"),
-        ("Lfm2", "documents change with what lies in other rows"),
-    ],
-)
-def test_a_model_that_blocks_do_not_serve_is_refused_with_them(
-    name: str, why: str, spec: LearnerSpec, tmp_path: Path
-) -> None:
-    write_architecture(tmp_path / "model", name)
-    there = replace(spec, model_dir=str(tmp_path / "model"), device="cpu", trainable=False)
-    with pytest.raises(UserError, match=f"'sdpa_blocks' does not serve .*{why}.*; use 'auto' or"):
-        Learner(replace(there, attn_implementation="sdpa_blocks"))

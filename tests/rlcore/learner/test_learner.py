@@ -63,7 +63,7 @@ def test_a_step_in_two_halves_is_the_step(zero_stage, learner_of):
     halves.accumulate(single())
     halves.logprobs(make_batch(3))
     assert halves.stamp() == before, "held gradients are not applied"
-    halves.publish(0)
+    halves.publish()
     assert halves.update(single()) == whole.update(single())
     assert halves.stamp() == whole.stamp()
     again = replace(single("b", seed=5), version=1)
@@ -93,21 +93,11 @@ def test_what_was_summed_once_is_summed_once(learner_of):
     first, second = learner.accumulate(single()), learner.accumulate(single())
     for one, two in zip(first.logprobs, second.logprobs, strict=True):
         np.testing.assert_array_equal(one, two)
-    assert learner.update(single().without_terms()) == other.update(single())
-    assert learner.update(single().without_terms()) == other.update(single()), "as recorded"
+    assert learner.update(single()) == other.update(single())
+    assert learner.update(single()) == other.update(single()), "as recorded"
     assert learner.accumulate(single()) is None
     with pytest.raises(VersionConflict, match="requested for version 0"):
         learner.accumulate(single("b"))
-
-
-def test_a_step_without_sequences_needs_the_gradients(learner_of):
-    """It would be a step on nothing: weight decay and momentum alone."""
-    learner = learner_of()
-    before = learner.stamp()
-    with pytest.raises(VersionConflict, match="came without its sequences"):
-        learner.update(single().without_terms())
-    assert learner.stamp() == before
-    learner.update(single())
 
 
 def test_held_gradients_reach_no_other_step(learner_of, tmp_path):
@@ -135,6 +125,6 @@ def test_two_ranks_hold_what_one_holds(zero_stage, spec, pair, learner_of):
         pairs = zip(getattr(found, name), getattr(expected, name), strict=True)
         for ours, theirs in pairs:
             np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    ours, theirs = group.update(single().without_terms()), alone.update(single())
+    ours, theirs = group.update(single()), alone.update(single())
     assert ours.metrics["actor/grad_norm"] == pytest.approx(theirs.metrics["actor/grad_norm"])
     assert_same_weights(weights_of(group), weights_of(alone))

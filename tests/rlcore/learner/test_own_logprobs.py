@@ -78,7 +78,6 @@ def test_an_offset_of_the_first_scoring_fills_the_clip_range(learner_of):
 LAYOUTS = {
     "checkpointing": {"gradient_checkpointing": True},
     "eager": {"attn_implementation": "eager"},
-    "blocks, bf16": {"attn_implementation": "sdpa_blocks", "dtype": "bfloat16"},
     "long rows": {"row_tokens": 160},
     "bf16, zero 3": {"dtype": "bfloat16", "zero_stage": 3},
     "zero 0": {"zero_stage": 0},

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +14,6 @@ from rlcore.algorithms.objective import PreferenceObjective, SftObjective
 from rlcore.learner.learner import Learner
 from rlcore.learner.model import load_model
 from rlcore.learner.packing_check import LISTED, PackingCheck, resolve_attention
-from rlcore.learner.passes import Passes
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
 from rlcore.recipes.load import load_recipe
@@ -87,7 +85,7 @@ def test_architecture_that_leaks_trains_as_one_document_alone(
     learner.step(terms, 0.1)
     found = weights_of(learner)
     assert_same_weights(found, {name: expected[name] for name in found}, 1e-5)
-    assert "each row holds one document" in str(learner.packing_warning(batch.lengths))
+    assert "each row holds one document" in str(learner.packing_warning())
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -110,7 +108,7 @@ def test_architecture_that_separates_documents_packs_them(
     write_architecture(tmp_path / "model", name)
     learner = learner_of(spec, model_dir=str(tmp_path / "model"), row_tokens=130, trainable=False)
     assert gap(learner.logprobs(batch).logprobs, logprobs_alone(tmp_path / "model", batch)) < 1e-4
-    assert learner.packing_warning(batch.lengths) is None
+    assert learner.packing_warning() is None
 
 
 @pytest.mark.parametrize("name", [*SEPARATING, *LEAKING])
@@ -143,7 +141,7 @@ def test_rounding_of_bf16_is_not_taken_for_a_leak(
 ):
     write_architecture(tmp_path / "model", name)
     learner = learner_of(spec, model_dir=str(tmp_path / "model"), dtype="bfloat16", trainable=False)
-    assert (learner.packing_warning(np.array([5, 9])) is not None) == leaks
+    assert (learner.packing_warning() is not None) == leaks
 
 
 @pytest.mark.parametrize("name", ["OPT", "Falcon", "Qwen3_5"])
@@ -153,7 +151,7 @@ def test_value_model_with_a_fresh_head_is_checked_too(
     """Its scores are all 0, packed or alone; what the head reads is not."""
     write_architecture(tmp_path / "model", name)
     learner = learner_of(spec, model_dir=str(tmp_path / "model"), head="value", trainable=False)
-    assert learner.packing_warning(np.array([5, 9])) is not None
+    assert learner.packing_warning() is not None
 
 
 def test_reward_model_that_leaks_ranks_as_if_each_response_stood_alone(
@@ -193,7 +191,7 @@ def test_reference_that_leaks_counts(spec: LearnerSpec, learner_of: Build, tmp_p
     """The exact KL reads policy and reference off the same rows."""
     write_architecture(tmp_path / "reference", "Falcon")
     learner = learner_of(spec, reference_dir=str(tmp_path / "reference"))
-    assert "FalconForCausalLM" in str(learner.packing_warning(np.array([5, 9])))
+    assert "FalconForCausalLM" in str(learner.packing_warning())
 
 
 def test_two_ranks_agree_on_rows_of_one_document(
@@ -233,8 +231,8 @@ def test_architecture_that_reads_ahead_is_refused(
         learner_of(spec, model_dir=str(tmp_path / "model"), trainable=False)
 
 
-def test_sft_warns_once_what_rows_of_one_document_cost(tmp_path: Path):
-    """In the log of the run: architecture, leak, and padding of the first batch."""
+def test_sft_warns_once_of_rows_of_one_document(tmp_path: Path):
+    """In the log of the run: architecture and leak."""
     write_architecture(tmp_path / "model", "OPT")
     said: list[str] = []
     overrides = {
@@ -269,16 +267,12 @@ def test_sft_warns_once_what_rows_of_one_document_cost(tmp_path: Path):
         reference.logprobs(batch).result()
     (line,) = said
     assert line.startswith("architecture OPTForCausalLM does not keep packed documents apart")
-    assert "nats" in line
-    assert "of the tokens computed for the first batch are padding" in line
+    assert "so each row holds one document" in line
 
 
-def test_why_flash_attention_was_not_taken_is_told(spec: LearnerSpec) -> None:
+def test_why_flash_attention_was_not_taken_is_told() -> None:
     """A GPU run at a third of its speed should say what it lacks."""
     check = PackingCheck("Qwen2ForCausalLM", 0.0, 1.0, declined="auto took sdpa: heads of 512")
-    unused: Any = None
-    passes = Passes(unused, spec, "cpu", check, unused)
-    assert passes.packing_warning(np.array([5, 9])) == "auto took sdpa: heads of 512"
-    leaking = Passes(unused, spec, "cpu", replace(check, leak=2.0), unused)
-    said = str(leaking.packing_warning(np.array([5, 9])))
+    assert check.warning == "auto took sdpa: heads of 512"
+    said = str(replace(check, leak=2.0).warning)
     assert said.startswith("auto took sdpa: heads of 512; architecture Qwen2ForCausalLM does not")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlcore.algorithms.objective import PolicyObjective, SftObjective
-from rlcore.learner.plan import Share, StepPlan, plan_step, require_distinct_names
+from rlcore.learner.plan import Share, StepPlan, plan_step
 from rlcore.learner.spec import Term
 from rlcore.models.packing import MicroBatch, pack
 from schemas.errors import UserError
@@ -100,12 +100,3 @@ def test_what_one_rank_cannot_do_is_said_by_all_in_its_words() -> None:
     assert told, "the rank must take part before it fails"
     with pytest.raises(UserError, match=r"reads per_token"):
         planned([Term(make_batch(2), PolicyObjective())], told[0])
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_terms_are_told_apart_by_their_names(count: int) -> None:
-    """Metrics of two terms of one name would overwrite each other."""
-    terms = [Term(make_batch(2), SftObjective())] * count
-    with pytest.raises(UserError, match=r"give it at least one, each with its own name"):
-        require_distinct_names(terms)
-    require_distinct_names([terms[0] if terms else Term(make_batch(1), SftObjective())])

@@ -50,8 +50,8 @@ class Rank:
         ]
         return UpdateResult(1, {"rank": float(self.number)}, [], kept)
 
-    def packing_warning(self, lengths: np.ndarray) -> str | None:
-        return f"{len(lengths)} rows are padded"
+    def packing_warning(self) -> str | None:
+        return "rows are padded"
 
     def stamp(self) -> str:
         return f"rank {self.number}"
@@ -139,12 +139,12 @@ def test_every_rank_steps_at_the_same_rate_on_its_own_share() -> None:
     assert [lr for _, lr in seen] == [0.25, 0.25]
 
 
-def test_what_a_layout_costs_is_said_once() -> None:
+def test_how_rows_are_packed_is_said_once() -> None:
     said: list[str] = []
     pool = pool_of(Rank(), warn=said.append)
     for _ in range(2):
         pool.values(make_batch(3)).result()
-    assert said == ["3 rows are padded"]
+    assert said == ["rows are padded"]
 
 
 def test_an_error_of_a_rank_arrives_as_it_was_said() -> None:

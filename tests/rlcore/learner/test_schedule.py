@@ -1,12 +1,12 @@
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcore.learner.schedule import KINDS, learning_rate, optimizer_lr
-from schemas.errors import UserError
+from rlcore.learner.schedule import learning_rate, optimizer_lr
 from schemas.optimizer import Optimizer, Schedule
 
 
@@ -57,7 +57,7 @@ def test_curves_are_hugging_faces_without_their_ends(kind: str, total: int, warm
 
 
 @given(
-    kind=st.sampled_from(KINDS),
+    kind=st.sampled_from(get_args(Schedule.model_fields["kind"].annotation)),
     total=st.integers(1, 400),
     warmup_steps=st.one_of(st.none(), st.integers(0, 1000)),
     warmup_ratio=st.floats(0, 0.99),
@@ -120,15 +120,6 @@ def test_steps_past_the_end_keep_the_last_rate():
     last = learning_rate(99, peak=2.0, kind="linear", total_steps=100, min_ratio=0.1)
     assert learning_rate(500, peak=2.0, kind="linear", total_steps=100, min_ratio=0.1) == last
     assert last == pytest.approx(2.0 * (0.1 + 0.9 / 101))
-
-
-def test_bad_input_is_reported():
-    with pytest.raises(UserError, match="did you mean 'cosine'"):
-        learning_rate(0, peak=1.0, kind="cosin", total_steps=10)
-    with pytest.raises(UserError, match="warmup_steps = 20 must lie in"):
-        learning_rate(0, peak=1.0, total_steps=10, warmup_steps=20)
-    with pytest.raises(UserError, match="min_lr_ratio = 2"):
-        learning_rate(0, peak=1.0, total_steps=10, min_ratio=2.0)
 
 
 def test_describing_work_to_the_learner_loads_no_torch():

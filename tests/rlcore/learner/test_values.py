@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.objective import PolicyObjective, SftObjective, ValueObjective
+from rlcore.algorithms.objective import PolicyObjective, ValueObjective
 from rlcore.learner.learner import Learner
-from rlcore.learner.spec import LearnerSpec, Term, UpdateRequest
+from rlcore.learner.spec import Term, UpdateRequest
 from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 from tests.rlcore.learner.samples import assert_same_weights, make_batch, weights_of
@@ -153,20 +153,7 @@ def test_a_critic_learns_its_returns(learner_of, batch):
     assert losses[-1] < 0.2 * losses[0]
 
 
-def test_a_model_is_asked_for_what_it_has(learner_of, batch, spec, model_dir, tmp_path):
-    policy, critic = learner_of(), learner_of(head="value")
-    with pytest.raises(UserError, match="values needs a learner with head = 'value'"):
-        policy.values(batch)
-    with pytest.raises(UserError, match="logprobs needs a learner with head = 'lm'"):
-        critic.logprobs(batch)
-    with pytest.raises(UserError, match="objective 'critic' needs a learner with head = 'value'"):
-        policy.step([Term(batch, CRITIC)], 0.1)
-    with pytest.raises(UserError, match="objective 'sft' needs a learner with head = 'lm'"):
-        critic.step([Term(batch, SftObjective())], 0.1)
-    with pytest.raises(UserError, match=r"head = 'values' is unknown.*'value'"):
-        LearnerSpec(str(model_dir), head="values")
-    with pytest.raises(UserError, match="leave it out"):
-        replace(spec, head="value", reference_dir=str(model_dir))
+def test_a_classifier_of_several_labels_is_refused(learner_of, tmp_path):
     three_labels(Path(tmp_path))
     with pytest.raises(UserError, match="scores 3 labels and a value model one"):
         learner_of(head="value", model_dir=str(tmp_path))

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 
 from rlcore.algorithms.objective import SftObjective
-from rlcore.learner.spec import Term, VersionConflict
+from rlcore.learner.spec import Term
 from rlcore.models.weight_digest import state_digest
 from rlcore.models.weight_files import read_state
 from tests.rlcore.learner.samples import make_batch, request_of
@@ -16,11 +15,9 @@ from tests.rlcore.learner.samples import make_batch, request_of
 def test_published_weights_carry_their_digest(learner_of):
     learner = learner_of()
     learner.update(request_of(0, "a"))
-    update = learner.publish(version=1)
+    update = learner.publish()
     assert update.stamp == learner.stamp()
     assert state_digest(read_state(update.path).items()) == update.stamp.digest
-    with pytest.raises(VersionConflict, match="version 7 was to be published"):
-        learner.publish(version=7)
 
 
 def test_digest_follows_the_weights(learner_of):

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcore.models.gpu.blocks import Part, part_tokens
-from rlcore.models.packing import Sequences, pack
-from rlcore.models.rows import ATTENTION_TOKENS, Layout, plan_rows
+from rlcore.models.rows import ATTENTION_TOKENS, Layout, Part, part_tokens, plan_rows
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 
@@ -17,11 +15,9 @@ LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 def shapes_of(lengths: np.ndarray, budget: int, row_tokens: int | None) -> list[tuple[int, int]]:
     """(rows, width) of each micro-batch; every sequence is in one of them."""
     parts = Layout(lengths, budget, row_tokens).parts(np.arange(len(lengths)))
-    blocks = [block for part in parts for block in part]
-    assert len(blocks) == len(parts)
-    held = np.concatenate([[each.member for each in row] for rows, _ in blocks for row in rows])
+    held = np.concatenate([[each.member for each in row] for rows, _ in parts for row in rows])
     assert sorted(held.tolist()) == list(range(len(lengths)))
-    return [(len(rows), width) for rows, width in blocks]
+    return [(len(rows), width) for rows, width in parts]
 
 
 def cost(shapes: list[tuple[int, int]]) -> int:
@@ -46,7 +42,8 @@ def test_rows_are_longer_where_padding_costs_more_than_attention(
     width = max(width for _, width in shapes_of(lengths, 4096, None))
     assert (multiple - 1) * longest < width <= multiple * longest
     plain, ours = (
-        Layout(lengths, 4096, row_tokens).padded_tokens() for row_tokens in (longest, None)
+        sum(rows * width for rows, width in shapes_of(lengths, 4096, row_tokens))
+        for row_tokens in (longest, None)
     )
     padding = [tokens / lengths.sum() - 1 for tokens in (plain, ours)]
     assert padding[1] == padding[0] if multiple == 1 else padding[1] < 0.6 * padding[0]
@@ -65,24 +62,10 @@ def test_the_choice_is_of_the_lengths_and_never_costs_more(
     assert shapes_of(np.array(lengths), budget, None) == found
 
 
-@settings(max_examples=30, deadline=None)
-@given(LENGTHS, st.sampled_from([None, 30, 47]), st.booleans(), st.booleans())
-def test_padding_is_counted_as_it_is_packed(
-    lengths: list[int], row_tokens: int | None, one_per_row: bool, blocks: bool
-) -> None:
-    limits = {"micro_batch_tokens": 90, "row_tokens": row_tokens, "one_per_row": one_per_row}
-    limits["blocks"] = blocks
-    ids = [np.ones(length, dtype=np.int32) for length in lengths]
-    packed = pack(Sequences(ids, [np.arange(len(row)) > 0 for row in ids]), **limits)
-    computed = sum(batch.input_ids.size for batch in packed)
-    assert Layout(np.array(lengths), **limits).padded_tokens() == computed
-    assert Layout(np.zeros(0, dtype=np.int64), **limits).padded_tokens() == 0
-
-
 @settings(max_examples=60, deadline=None)
-@given(LENGTHS, st.integers(1, 20), st.booleans(), st.integers(0, 9))
+@given(LENGTHS, st.integers(1, 20), st.integers(0, 9))
 def test_micro_batches_hold_as_many_whole_groups_as_fit(
-    lengths: list[int], num_groups: int, blocks: bool, seed: int
+    lengths: list[int], num_groups: int, seed: int
 ) -> None:
     """One more group would not fit, and few packings are tried for each micro-batch."""
     draw = np.random.default_rng(seed)
@@ -97,13 +80,13 @@ def test_micro_batches_hold_as_many_whole_groups_as_fit(
             tried.append(len(members))
             return Layout.part(self, members)
 
-    layout = Counted(sizes, budget, blocks=blocks)
+    layout = Counted(sizes, budget)
     if not len(kept):
         return
     names = np.array([f"prompt {group:02d}" for group in groups])
     parts = layout.parts_of_groups(kept, names)
     assert len(tried) <= 12 * len(parts)
-    held = [[each.member for rows, _ in part for row in rows for each in row] for part in parts]
+    held = [[each.member for row in rows for each in row] for rows, _ in parts]
     assert sorted(itertools.chain(*held)) == kept.tolist()
     owners = [sorted({int(groups[member]) for member in members}) for members in held]
     assert list(itertools.chain(*owners)) == sorted(set(groups[kept].tolist()))

@@ -1,16 +1,11 @@
 """Sequences that begin alike are packed as trees: fewer tokens, and none sees another's."""
 
-from collections.abc import Iterator
-from math import log
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlcore.models.gpu import blocks as layout
-from rlcore.models.gpu.block_attention import Blocks
 from rlcore.models.packing import MicroBatch, Sequences, pack
 from rlcore.models.tree_mask import tree_mask
 from rlcore.models.trees import prompts_of, tree_lengths, trees_of
@@ -18,18 +13,7 @@ from rlcore.models.trees import prompts_of, tree_lengths, trees_of
 # (prompt of three, its tokens, tokens of the answer); a prompt of 0 tokens is never shared
 ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=30)
 PROMPT_TOKENS = (1, 5, 12)
-BRANCHES_TOKENS = 4
 ANSWERS = 1000  # their token ids begin there
-
-
-@pytest.fixture(autouse=True, scope="module")
-def always_shared() -> Iterator[None]:
-    """Prompts are shared also where that does not pay, as for most of these few tokens, and one
-    more block costs as little as they do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "_trees_that_pay", trees_of)
-        patch.setattr(layout, "BRANCHES_TOKENS", BRANCHES_TOKENS)
-        yield
 
 
 def answers(rows: list[tuple[int, int]]) -> Sequences:
@@ -45,11 +29,6 @@ def answers(rows: list[tuple[int, int]]) -> Sequences:
 def seen_from(batch: MicroBatch, target: int) -> list[int]:
     """The tokens that the predictor of ``target`` attends to, by position."""
     place = int(batch.predictors[target])
-    if batch.blocks:
-        seen = np.sort(seen_in_blocks(batch, place))
-        order = seen[np.argsort(batch.position_ids[0, seen], kind="stable")]
-        np.testing.assert_array_equal(batch.position_ids[0, order], np.arange(len(order)))
-        return batch.input_ids[0, order].tolist()
     row, column = divmod(place, batch.input_ids.shape[1])
     assert batch.documents is not None
     assert batch.continued is not None
@@ -61,36 +40,14 @@ def seen_from(batch: MicroBatch, target: int) -> list[int]:
     return batch.input_ids[row, order].tolist()
 
 
-def seen_in_blocks(batch: MicroBatch, place: int) -> np.ndarray:
-    """The places that ``place`` attends to, by the masks of its block."""
-    blocks = Blocks(batch.blocks, torch.from_numpy(batch.position_ids), torch.float32)
-    first = 0
-    for shape, mask, prompts in zip(blocks.shapes, blocks.masks, blocks.prompts, strict=True):
-        row, column = divmod(place - first, shape.width)
-        if row < shape.rows:
-            own = first + row * shape.width + np.arange(shape.width)
-            asked = (
-                np.zeros(0, int) if prompts is None else prompts.view(shape.rows, -1)[row].numpy()
-            )
-            keys = np.concatenate([asked, own])
-            if mask is None:
-                return keys[: column + 1]
-            return keys[mask[row if len(mask) > 1 else 0, 0, column].numpy() == 0.0]
-        first += shape.rows * shape.width
-    raise AssertionError("no block holds it")
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     ROWS,
     st.sampled_from([None, 30, 64]),
     st.sampled_from(["loss_mask", "last"]),
     st.booleans(),
-    st.booleans(),
 )
-def test_an_answer_sees_its_prompt_and_itself(
-    rows, row_tokens, targets, whole_groups, blocks
-) -> None:
+def test_an_answer_sees_its_prompt_and_itself(rows, row_tokens, targets, whole_groups) -> None:
     """Each target once, at a place that attends to exactly what comes before it in its sequence."""
     sequences = answers(rows)
     batches = pack(
@@ -100,9 +57,7 @@ def test_an_answer_sees_its_prompt_and_itself(
         targets=targets,
         whole_groups=whole_groups,
         share_prompts=True,
-        blocks=blocks,
     )
-    assert all(bool(batch.blocks) == blocks for batch in batches)
     starts = np.cumsum(sequences.lengths) - sequences.lengths
     found = np.concatenate([batch.sources for batch in batches])
     wanted = np.concatenate(sequences.loss_mask)
@@ -117,7 +72,7 @@ def test_an_answer_sees_its_prompt_and_itself(
             at = source - starts[sequence]
             ids = sequences.token_ids[sequence]
             assert batch.target_ids[target] == ids[at]
-            if batch.documents is not None or batch.blocks:
+            if batch.documents is not None:
                 before = ids[: at + (targets == "last")].tolist()
                 assert seen_from(batch, target) == before
 
@@ -140,12 +95,11 @@ def test_trees_hold_each_sequence_once_within_a_row(rows, row_tokens) -> None:
         )
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-def test_a_group_costs_its_prompt_once(blocks: bool) -> None:
+def test_a_group_costs_its_prompt_once() -> None:
     """Eight answers of six tokens to a prompt of twelve: 60 tokens instead of 144."""
     sequences = answers([(2, 6)] * 8)
     shared, whole = (
-        pack(sequences, micro_batch_tokens=1000, share_prompts=share, blocks=blocks)
+        pack(sequences, micro_batch_tokens=1000, share_prompts=share)
         for share in (True, False)
     )
     assert [sum(b.input_ids.size for b in batches) for batches in (shared, whole)] == [60, 144]
@@ -153,20 +107,10 @@ def test_a_group_costs_its_prompt_once(blocks: bool) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(ROWS, st.integers(21, 120))
-def test_passes_of_trees_keep_the_budget_and_pad_little(rows, budget) -> None:
-    """Also where a prompt's answers do not fit one pass. The n-th branch of a block pads less than
-    an n-th of what another block costs."""
-    sequences = answers(rows)
-    batches = pack(sequences, micro_batch_tokens=budget, share_prompts=True, blocks=True)
-    for batch in batches:
-        assert batch.input_ids.size <= budget
-        place = 0
-        for shape in batch.blocks:
-            held = batch.input_ids[0, place : place + shape.rows * shape.width]
-            place += len(held)
-            if shape.prompts is not None:
-                padded = np.count_nonzero(held < ANSWERS)
-                assert padded <= BRANCHES_TOKENS * (1 + log(shape.rows))
+def test_passes_of_trees_keep_the_budget(rows, budget) -> None:
+    """Also where a prompt's answers do not fit one pass."""
+    batches = pack(answers(rows), micro_batch_tokens=budget, share_prompts=True)
+    assert all(batch.input_ids.size <= budget for batch in batches)
     assert sum(np.count_nonzero(batch.input_ids >= ANSWERS) for batch in batches) == sum(
         size for _, size in rows
     )
@@ -193,8 +137,7 @@ def test_what_shares_nothing_is_packed_as_ever() -> None:
             np.testing.assert_array_equal(a.predictors, b.predictors)
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-def test_order_of_sequences_does_not_move_a_row(blocks: bool) -> None:
+def test_order_of_sequences_does_not_move_a_row() -> None:
     """The plan is of lengths and prompts, so that a run that is repeated cuts the same passes."""
     rows = [(2, 6), (1, 3), (2, 2), (1, 9), (0, 5), (2, 4)]
     shapes = []
@@ -203,8 +146,6 @@ def test_order_of_sequences_does_not_move_a_row(blocks: bool) -> None:
             answers([rows[at] for at in order]),
             micro_batch_tokens=64,
             share_prompts=True,
-            blocks=blocks,
         )
-        found = [[(s.rows, s.width) for s in batch.blocks] for batch in batches]
-        shapes.append([[batch.input_ids.shape for batch in batches], found])
+        shapes.append([batch.input_ids.shape for batch in batches])
     assert shapes[0] == shapes[1]

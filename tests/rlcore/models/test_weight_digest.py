@@ -8,12 +8,9 @@ import torch
 from rlcore.models import weight_digest
 from rlcore.models.weight_digest import (
     DigestTap,
-    SumTap,
     combined_digest,
-    digests_and_sums,
     state_digest,
     tensor_digests,
-    tensor_sums,
 )
 from schemas.errors import UserError
 
@@ -36,13 +33,13 @@ def test_digest_is_frozen() -> None:
     )
 
 
-def test_digest_ignores_order_strides_and_thread_count() -> None:
+def test_digest_ignores_order_and_strides() -> None:
     """Learner and engine hold the same weights differently; a false alarm would stop the run."""
     expected = state_digest(state().items())
     backwards = dict(reversed(state().items()))
     backwards["b.weight"] = backwards["b.weight"].T.contiguous().T
     assert not backwards["b.weight"].is_contiguous()
-    assert state_digest(backwards.items(), threads=1) == expected
+    assert state_digest(backwards.items()) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,11 +53,10 @@ def test_digest_ignores_order_strides_and_thread_count() -> None:
     ],
     ids=["dtype", "shape", "name", "one ulp", "missing"],
 )
-def test_digest_and_sums_see_every_change(change) -> None:
+def test_the_digest_sees_every_change(change) -> None:
     changed = state()
     change(changed)
     assert state_digest(changed.items()) != state_digest(state().items())
-    assert tensor_sums(changed.items()) != tensor_sums(state().items())
 
 
 def test_large_tensors_hash_by_chunks(monkeypatch) -> None:
@@ -75,34 +71,13 @@ def test_large_tensors_hash_by_chunks(monkeypatch) -> None:
 def test_a_tap_hashes_what_it_hands_on_before_its_taker_has_it() -> None:
     """A loader may reuse the memory it was given; the digest is of what it got."""
     many = {f"layer.{index}": torch.full((3, 4), float(index)) for index in range(40)}
-    expected, tap, order = tensor_digests(many.items()), DigestTap(threads=2), []
+    expected, tap, order = tensor_digests(many.items()), DigestTap(), []
     for name, tensor in tap.through(many.items()):
         tensor.zero_()
         order.append(name)
     assert order == list(many)
     assert tap.digests == expected
     assert state_digest(many.items()) != combined_digest(expected)
-
-
-def test_sums_are_of_what_the_taker_got() -> None:
-    """An engine trusts them alone."""
-    expected, tap = tensor_sums(state().items()), SumTap()
-    for _, tensor in tap.through(state().items()):
-        tensor.zero_()
-    assert tap.digests == expected
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_both_in_one_pass_are_those_of_two(monkeypatch, threads: int) -> None:
-    """The learner takes them so: sums of its own that no engine finds would refuse every sync."""
-    monkeypatch.setattr(weight_digest, "CACHED_BYTES", 24)
-    monkeypatch.setattr(weight_digest, "CHUNK_BYTES", 64)
-    for small in (0, weight_digest.SMALL_BYTES):  # handed to threads, and not
-        monkeypatch.setattr(weight_digest, "SMALL_BYTES", small)
-        both = digests_and_sums(state().items(), threads=threads)
-        assert both == (tensor_digests(state().items()), tensor_sums(state().items()))
-    with pytest.raises(UserError, match="holds 'w' twice"):
-        digests_and_sums([("w", torch.ones(1)), ("w", torch.ones(1))])
 
 
 def test_a_tap_knows_only_what_was_taken() -> None:

@@ -116,13 +116,6 @@ def test_flash_attention_has_no_mask() -> None:
     assert saved == 1000 * SHAPE.num_layers * 2 * 100
 
 
-def test_layers_share_the_mask_of_blocks_and_rows_of_one_sequence_have_none() -> None:
-    without = memory(attention="flash_attention_2").activations
-    assert memory(attention="sdpa_blocks").activations == without
-    shared = memory(attention="sdpa_blocks", row_tokens=100).activations - without
-    assert shared == pytest.approx(1000 * 2 * 100, rel=0.01)
-
-
 def test_logits_are_never_all_alive() -> None:
     """152k logits of a full micro-batch would be larger than the model."""
     wide = from_scratch_shape(FromScratch(vocab_size=152_064))
