@@ -36,9 +36,8 @@ from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.runtime.drift import SHOWN
+from tasks.runtime.earlier_runs import SHOWN, Shorter, earlier_run
 from tasks.runtime.keys import StageKeys, fresh_generation, is_made_by, newest_generation
-from tasks.runtime.more_iterations import Shorter, earlier_run
 from tasks.runtime.pipeline import PipelineRun, StageResult
 from tasks.runtime.restarts import Restarts
 from tasks.runtime.stage_keys import Declared, declared

@@ -23,7 +23,7 @@ from rlcore.plan.batches import smaller_passes
 from rlcore.results.provenance import LAYOUT, MICRO_BATCH_TOKENS, RESHARDED, layout_text
 from rlcore.results.stage_rows import RestartRecord, record_restart, restarts_of
 from schemas.artifacts import ArtifactRef, Manifest
-from tasks.runtime.drift import newest_checkpoint
+from tasks.runtime.earlier_runs import newest_checkpoint
 from tasks.runtime.stage_run import StageRun, flow_run_id
 
 STEP_S = "timing_s/step"  # metric of an RL iteration

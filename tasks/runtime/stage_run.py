@@ -33,9 +33,16 @@ from rlcore.store.tables import TableFile
 from rlcore.store.versions import VERSION
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
-from tasks.runtime.drift import ACCEPTED, IDENTITY, HalfDone, continued_key
+from tasks.runtime.earlier_runs import (
+    ACCEPTED,
+    IDENTITY,
+    TOTAL,
+    TRAJECTORY,
+    HalfDone,
+    Shorter,
+    continued_key,
+)
 from tasks.runtime.keys import GENERATION, MADE_OF, StageKeys, generation_key, generations
-from tasks.runtime.more_iterations import TOTAL, TRAJECTORY, Shorter
 from tasks.runtime.pipeline import PipelineRun
 
 
