@@ -51,13 +51,10 @@ def recipe_of(config: TrainingConfig, task: Task) -> Recipe:
     max_tokens = max(16, prompt_tokens + new_tokens)
     policy_iterations = config.num_episodes or max(1, task.num_prompts // prompts)
     iterations = policy_iterations + config.warmup_iterations
-    algorithm = config.algorithm()
-    if config.preset == "dapo":
-        algorithm["overlong"] = overlong or None
     rl: dict[str, Any] = {
         "preset": config.preset,
         "iterations": iterations,
-        "algorithm": algorithm,
+        "algorithm": config.algorithm() | _overlong(config.preset, overlong),
         "rollout": {
             "prompts": prompts,
             "samples": config.group_size,
@@ -143,6 +140,10 @@ def _room(task: Task, prompt_tokens: int) -> int | None:
             f" {task.context}; shorten the prompts, lower max_prompt_length or take another model"
         )
     return room
+
+
+def _overlong(preset: str, overlong: dict[str, int]) -> dict[str, Any]:
+    return {"overlong": overlong or None} if preset == "dapo" else {}
 
 
 def _hardware(config: TrainingConfig, task: Task, max_tokens: int) -> dict[str, Any]:

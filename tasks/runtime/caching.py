@@ -64,12 +64,6 @@ class CachedStage:
         """Return the keys of a run of this stage; see ``Declared.keys``."""
         return self.declared.keys(recipe, parents)
 
-    def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
-        """Return the run that a call with the same arguments makes where there is no result yet,
-        key included; runs nothing."""
-        keys = self.keys(pipeline.recipe, parents)
-        return StageRun(pipeline, stage=self.stage, kind=self.kind, keys=keys, parents=parents)
-
     def __call__(self, pipeline: PipelineRun, **parents: ArtifactRef) -> ArtifactRef:
         """Return the stage's verified artifact, from cache or by running the body.
 
@@ -79,7 +73,9 @@ class CachedStage:
         cannot be read, and CodeDriftError when the stage resumes from checkpoints, other code began
         the run, and the pipeline run does not accept that.
         """
-        run = self._resolve(self.prepare(pipeline, **parents))
+        keys = self.keys(pipeline.recipe, parents)
+        run = StageRun(pipeline, stage=self.stage, kind=self.kind, keys=keys, parents=parents)
+        run = self._resolve(run)
         run.record_origin()
         record = run.record()
         record_stage(run.store, record, run.lineage())
@@ -133,12 +129,12 @@ class CachedStage:
             )
             return run.extending(other)
         if not accepts:
-            raise other.refusal(self.stage, run.code_fingerprint, run.store)
+            raise other.refusal(self.stage, run.keys.code, run.store)
         continued = run.continuing(other)
         if self._find(continued) is None:
             log(
                 f"{self.stage} continues after iteration {other.step} with other code, as accepted:"
-                f" digest {other.code[:SHOWN]} before, {run.code_fingerprint[:SHOWN]} now"
+                f" digest {other.code[:SHOWN]} before, {run.keys.code[:SHOWN]} now"
             )
         return continued
 
