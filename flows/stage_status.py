@@ -16,9 +16,8 @@ from schemas.errors import UserError
 from schemas.names import BASE_MODEL
 from schemas.recipe import Recipe
 from schemas.stages import Stage, stage_parents
-from tasks.runtime.drift import HalfDone, continued_key, newest_checkpoint
+from tasks.runtime.earlier_runs import HalfDone, continued_key, earlier_run, newest_checkpoint
 from tasks.runtime.keys import MADE_OF, KeyParts, StageKeys, generation_key, generations
-from tasks.runtime.more_iterations import earlier_run
 from tasks.runtime.stage_keys import Declared, declared
 
 ABSENT = object()

@@ -3,7 +3,7 @@ under a key of the same making. No run, and no Prefect: a question is asked of a
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,32 @@ def with_model(recipe: Recipe, path: str, revision: str | None = None) -> Recipe
     return recipe.model_copy(update={"model": recipe.model.model_copy(update=origin)})
 
 
+def checked_model(recipe: Recipe, code: str, log: Callable[[str], None]) -> tuple[Path, Stops]:
+    """Return the directory of ``recipe.model`` and what ends its turns; log both, and where the
+    code called ``code`` was modified. Raises UserError for a model that cannot be used."""
+    model = recipe.model
+    source = locate_model(
+        model.path or "", model.revision, trust_remote_code=model.trust_remote_code
+    )
+    stops = check_base_model(model, source)
+    for line in (*stops.lines(), *modified_sentences([code, *environment_names(recipe)])):
+        log(line)
+    return source, stops
+
+
+def with_origin(
+    lineage: Lineage, store: ArtifactStore, recipe: Recipe, key: str, reads: Mapping[str, str]
+) -> Lineage:
+    """Return ``lineage`` with records of the recipe, the code and what was read as parents."""
+    plain = replace(lineage, parents={}, metadata={})
+    made_by = {
+        RECIPE: record_recipe(store, recipe, plain),
+        CODE: record_code(store, plain),
+        **record_inputs(store, key, reads, plain),
+    }
+    return replace(lineage, parents={**lineage.parents, **made_by})
+
+
 def evaluate_model(
     recipe: Recipe,
     *,
@@ -76,16 +102,7 @@ def evaluate_model(
     that scores where ``reward.functions`` names one. Raises UserError for a model that does not fit
     the data, and as ``prepare`` and ``evaluate`` do.
     """
-    source = locate_model(
-        recipe.model.path or "",
-        recipe.model.revision,
-        trust_remote_code=recipe.model.trust_remote_code,
-    )
-    stops = check_base_model(recipe.model, source)
-    for line in stops.lines():
-        log(line)
-    for sentence in modified_sentences(["evaluate_model", *environment_names(recipe)]):
-        log(sentence)
+    source, stops = checked_model(recipe, "evaluate_model", log)
     store = ArtifactStore(recipe.store, writer="rl-pipeline evaluate")
     reads = {**model_digests(recipe.model), **data_digests(recipe.data)}
     users = code_digests([*sampling_code(recipe), *environment_names(recipe)])
@@ -98,18 +115,9 @@ def evaluate_model(
         with store.hold(key), store.scratch() as scratch:
             source = with_file_names(recipe.model, source, scratch / MODEL_FOLDER)
             tables = _tables(recipe, source, stops, split, store, reward_model, log)
-            lineage = Lineage(recipe_digest(recipe), code, parents)
-            made_by = {
-                RECIPE: record_recipe(store, recipe, lineage),
-                CODE: record_code(store, lineage),
-                **record_inputs(store, key, {**reads, **users}, lineage),
-            }
-            lineage = Lineage(
-                lineage.recipe_digest,
-                code,
-                {**parents, **made_by},
-                metadata={"model": recipe.model.path, "split": split},
-            )
+            about = {"model": recipe.model.path, "split": split}
+            lineage = Lineage(recipe_digest(recipe), code, parents, metadata=about)
+            lineage = with_origin(lineage, store, recipe, key, {**reads, **users})
             ref = store.put(KIND, key, tables=tables, lineage=lineage)
     return Evaluated(ref, cached, store.table(ref, "eval_results"), store.table(ref, "completions"))
 

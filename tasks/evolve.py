@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,8 +21,8 @@ from rlcore.evolve.prompts import with_templates
 from rlcore.evolve.rounds import Evolution
 from rlcore.evolve.scores import figures, score_answers
 from rlcore.evolve.session import Session, with_turns
-from rlcore.models.base import check_base_model, with_file_names
-from rlcore.models.files import MODEL_FOLDER, locate_model
+from rlcore.models.base import with_file_names
+from rlcore.models.files import MODEL_FOLDER
 from rlcore.plan.preconditions import check_evolve
 from rlcore.recipes.load import load_recipe, recipe_digest, sampling_code
 from rlcore.recipes.redaction import redacting
@@ -29,13 +30,12 @@ from rlcore.report.text import code as as_code
 from rlcore.report.text import plain
 from rlcore.results.folders import RUNS
 from rlcore.results.named_artifacts import model_path
-from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
 from rlcore.rewards.registry import code_digests
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from rlcore.store.versions import code_digest, modified_sentences
+from rlcore.store.versions import code_digest
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
-from tasks.evaluate_model import with_model
+from tasks.evaluate_model import checked_model, with_model, with_origin
 from tasks.run_page.page_artifacts import Board
 from tasks.runtime.keys import stage_key
 from tasks.runtime.process import prepare_process
@@ -44,37 +44,31 @@ from tasks.runtime.pulse import pulse
 KIND = "evolution"  # the result: scores and figures
 
 
+@dataclass
 class EvolveRun:
-    """What the tasks of one flow run share. ``result``: the figures, once they are there."""
+    """What the tasks of one flow run share. ``key``, ``played``: of ``Keys``. ``result``: the
+    figures, where they are there."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        store: ArtifactStore,
-        keys: "Keys",
-        session: Session,
-        lineage: Lineage,
-        log: Callable[[str], None],
-    ) -> None:
-        self.recipe, self.store, self.session = recipe, store, session
-        self.key, self.lineage = keys.result, lineage
-        self.result = store.find_or_discard(KIND, self.key, log)
-        self._played, self._log = keys.played, log
-        self._evolution: Evolution | None = None
+    recipe: Recipe
+    store: ArtifactStore
+    key: str
+    played: str
+    session: Session
+    lineage: Lineage
+    log: Callable[[str], None]
+    result: ArtifactRef | None
 
-    @property
+    @cached_property
     def evolution(self) -> Evolution:
         """The rounds; the problems are read at the first use."""
-        if self._evolution is None:
-            self._evolution = Evolution(
-                self.store,
-                self._played,
-                self.lineage,
-                self.session.problems,
-                start=self.session.agents,
-                log=self._log,
-            )
-        return self._evolution
+        return Evolution(
+            self.store,
+            self.played,
+            self.lineage,
+            self.session.problems,
+            start=self.session.agents,
+            log=self.log,
+        )
 
 
 class Keys:
@@ -117,29 +111,21 @@ def open_evolve(
     recipe = with_turns(with_model(recipe, model_path(model, RUNS), revision))
     recipe = recipe.model_copy(update={"evolve": with_templates(recipe.evolve)})
     check_evolve(recipe)
-    trusted = recipe.model.trust_remote_code
-    source = locate_model(recipe.model.path or "", revision, trust_remote_code=trusted)
-    stops = check_base_model(recipe.model, source)
     log = get_run_logger().info
-    for line in stops.lines():
-        log(line)
-    for sentence in modified_sentences(["evolve", *environment_names(recipe)]):
-        log(sentence)
+    source, stops = checked_model(recipe, "evolve", log)
     store = ArtifactStore(recipe.store, writer="rl-pipeline evolve")
     keys = Keys(recipe, split, {**model_digests(recipe.model), **data_digests(recipe.data)})
     with pulse(log), store.hold(keys.played), store.hold(keys.result):
         about = {"model": recipe.model.path, "split": split}
         lineage = Lineage(recipe_digest(recipe), keys.code, {}, str(flow_run.id or ""), about)
-        made_by = {
-            RECIPE: record_recipe(store, recipe, lineage),
-            CODE: record_code(store, lineage),
-            **record_inputs(store, keys.played, keys.reads, lineage),
-        }
-        lineage = replace(lineage, parents=made_by)
+        lineage = with_origin(lineage, store, recipe, keys.played, keys.reads)
         with store.scratch() as scratch:
             source = with_file_names(recipe.model, source, scratch / MODEL_FOLDER)
             with Session(recipe, source, stops.ids, split, log) as session:
-                yield EvolveRun(recipe, store, keys, session, lineage, log)
+                found = store.find_or_discard(KIND, keys.result, log)
+                yield EvolveRun(
+                    recipe, store, keys.result, keys.played, session, lineage, log, found
+                )
 
 
 @task(task_run_name="round-{number:03d}", cache_policy=NO_CACHE)

@@ -28,6 +28,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/results/test_lineage.py": ("rlcore/results/named_artifacts.py",),
     "tests/tasks/runtime/test_caching.py": ("tasks/runtime/pipeline.py",),
     "tests/flows/test_cancel.py": ("flows/cancelling.py", "flows/inline.py"),
+    "tests/flows/commands/test_export.py": ("flows/commands/replay.py",),
     "tests/flows/test_completion.py": ("flows/commands/completion.py",),
     "tests/flows/commands/test_evaluate.py": ("tasks/evaluate_model.py",),
     "tests/flows/test_evolve.py": (

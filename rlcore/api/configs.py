@@ -229,12 +229,8 @@ class DAPOConfig(_ClipHigher):
     max_completion_length: int | None = Field(default=None, ge=1)
 
     def algorithm(self) -> dict[str, Any]:
-        chosen: dict[str, Any] = super().algorithm()
-        if self.use_dynamic_sampling:
-            chosen["dynamic_sampling"] = {"on_exhausted": self.on_exhausted}
-        else:
-            chosen["dynamic_sampling"] = None
-        return chosen
+        dynamic = {"on_exhausted": self.on_exhausted} if self.use_dynamic_sampling else None
+        return {**super().algorithm(), "dynamic_sampling": dynamic}
 
     def optimizer(self, updates: int) -> dict[str, Any]:
         if self.warmup_ratio is not None:

@@ -4,7 +4,6 @@ and the curves that it returns."""
 from collections.abc import Mapping
 from math import nan
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 import polars as pl
@@ -85,12 +84,7 @@ class TrainingBar:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._bar.stop()
 
     def show(self, iteration: int, metrics: Mapping[str, float]) -> None:

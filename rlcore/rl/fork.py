@@ -8,7 +8,6 @@ The iterations count on, so that under equal settings the first one of the fork 
 that run: the same prompts, seeds and learning rate.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from rlcore.learner.checkpoints import KIND as CHECKPOINT
@@ -21,7 +20,6 @@ from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
 
 
@@ -30,36 +28,25 @@ def why_from_zero(recipe: Recipe, before: int, done: int) -> str | None:
     have ``before`` iterations; None where it can, as every step had the learning rate that it has
     now."""
     rl = recipe.rl
-    shorter = rl.model_copy(update={"iterations": before})
     warmup = rl.critic.warmup_iterations if rl.critic else 0
     trained = [("rl.update.optimizer", rl.update.optimizer, warmup)]
     if rl.critic is not None:
         trained.append(("rl.critic.optimizer", rl.critic.optimizer, 0))
+    steps = range(rl.update.steps)
     for path, optimizer, rested in trained:
         for update in range(max(0, done - rested)):
-            then = step_rates(shorter, optimizer, update, before - rested)
-            now = step_rates(rl, optimizer, update, rl.iterations - rested)
+            then, now = (
+                step_rates(rl, optimizer, done=update, updates=total - rested, steps=steps)
+                for total in (before, rl.iterations)
+            )
             if then != now:
-                number = update + rested + 1
-                return _sentence(path, optimizer, number, then, now, before, rl.iterations)
+                return (
+                    f"{path}.schedule (kind = '{optimizer.schedule.kind}') depends on"
+                    f" rl.iterations: of {before}, iteration {update + rested + 1} had other"
+                    f" learning rates than of {rl.iterations}; kind = 'constant' with warmup_steps"
+                    " would continue"
+                )
     return None
-
-
-def _sentence(
-    path: str,
-    optimizer: Optimizer,
-    iteration: int,
-    then: list[float],
-    now: list[float],
-    before: int,
-    total: int,
-) -> str:
-    old, new = next(pair for pair in zip(then, now, strict=True) if pair[0] != pair[1])
-    return (
-        f"{path}.schedule (kind = '{optimizer.schedule.kind}') depends on rl.iterations: the"
-        f" learning rate of iteration {iteration} was {old:.3g} of {before} and is {new:.3g} of"
-        f" {total}; kind = 'constant' with warmup_steps would continue"
-    )
 
 
 ROLE = "fork"  # of the record that a fork begins with, as a parent of its first record
@@ -108,13 +95,11 @@ class Fork:
         """
         if self.number >= recipe.rl.iterations:
             raise UserError(beyond(self._text, self.number, recipe))
-        self.check_kept()
         self._check_policy(policy, recipe)
         name = f"{self.key}/{self.number:06d}"
         with store.pin(CHECKPOINT, name):
+            self.check_kept()
             ref = store.find(CHECKPOINT, name)
-            if ref is None:  # pruned just now
-                self.check_kept()
             assert ref is not None, "it is kept"
             directory = store.directory(ref)
             for role, learner in learners.items():
@@ -156,7 +141,7 @@ class Fork:
                 )
 
 
-def fork_digests(recipe: Recipe) -> Mapping[str, str]:
+def fork_digests(recipe: Recipe) -> dict[str, str]:
     """Return the digest of the record that RL continues from, by role: part of the stage's key."""
     if recipe.rl.fork is None:
         return {}

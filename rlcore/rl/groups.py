@@ -124,29 +124,21 @@ class DrawnGroups:
     def _why(self, section: DynamicSampling, *, rounds_left: bool) -> str:
         """Return why the batch was not filled, and what can change that."""
         place = "rl.algorithm.dynamic_sampling"
-        why = (
-            f"{len(self.rounds)} generation rounds kept {len(self.kept)} of {self.wanted} groups"
-            f" and found {len(self.spare) - self.unscored} whose samples all agree"
+        limit = f"{place}.max_rounds = {section.max_rounds}"
+        if rounds_left:
+            limit = "every training prompt was drawn"
+        remedy = (
+            "the prompts are too easy or too hard for this policy, or the reward is constant:"
+            " change the data or raise rl.rollout.samples"
         )
-        if self.unscored:
-            why += f" and {self.unscored} with fewer than two scored samples"
-        why += (
-            " and every training prompt was drawn"
-            if rounds_left
-            else f" ({place}.max_rounds = {section.max_rounds})"
-        )
-        if self.unscored > len(self.spare) / 2:
-            return (
-                f"{why}; make the reward score more rows: see outcome and detail in table rewards"
-            )
-        remedies = ["change the data", "raise rl.rollout.samples"]
         if self.kept:
-            remedies.append(f"set {place}.on_exhausted to 'train_partial'")
-        elif section.on_exhausted == "train_partial":
-            why += f"; {place}.on_exhausted = 'train_partial' has nothing to train on"
+            remedy += f" or set {place}.on_exhausted to 'train_partial'"
+        if self.unscored > len(self.spare) / 2:
+            remedy = "make the reward score more rows: see outcome and detail in table rewards"
         return (
-            f"{why}; the prompts are too easy or too hard for this policy, or the reward is"
-            f" constant: {' or '.join(remedies)}"
+            f"{len(self.rounds)} generation rounds kept {len(self.kept)} of {self.wanted} groups"
+            f" and found {len(self.spare) - self.unscored} whose samples all agree and"
+            f" {self.unscored} with fewer than two scored samples ({limit}); {remedy}"
         )
 
 

@@ -31,20 +31,16 @@ def iterate(phases: Phases, steps: Steps, report: Report) -> LoopState:
     written when it returns.
     """
     with phases.running():
-        return _iterate(phases, steps, report)
-
-
-def _iterate(phases: Phases, steps: Steps, report: Report) -> LoopState:
-    state = phases.start()
-    while not state.finished(phases.recipe.rl):
-        phases.checkpoints.finish_write(wait=False)  # one that failed ends the run
-        groups = phases.begin(state)
-        while not groups.full:
-            rollouts = steps.rollout(phases, state, groups)
-            rewards = steps.reward(phases, state, rollouts)
-            groups = phases.collect(state, groups, rollouts, rewards)
-        advantages = steps.advantage(phases, state, groups)
-        state = steps.update(phases, state, groups, advantages)
-        state = steps.sync(phases, state)
-        report(state, phases.metrics.latest)
-    return state
+        state = phases.start()
+        while not state.finished(phases.recipe.rl):
+            phases.checkpoints.finish_write(wait=False)  # one that failed ends the run
+            groups = phases.begin(state)
+            while not groups.full:
+                rollouts = steps.rollout(phases, state, groups)
+                rewards = steps.reward(phases, state, rollouts)
+                groups = phases.collect(state, groups, rollouts, rewards)
+            advantages = steps.advantage(phases, state, groups)
+            state = steps.update(phases, state, groups, advantages)
+            state = steps.sync(phases, state)
+            report(state, phases.metrics.latest)
+        return state

@@ -136,10 +136,10 @@ class Phases:
         state = restored or self._initial()
         behind = self._offers_behind(state)
         # Also after a restore: a new engine holds noise until it is loaded.
-        synced = sync_weights(
+        synced, gap = sync_weights(
             self.workers.learner, self.workers.engines, self.canary, kept=self._offers_kept
         )
-        stamp = synced.stamp
+        stamp = synced.published.stamp
         if state.digest and stamp.digest != state.digest:
             raise StaleWeightsError(
                 f"checkpoint {state.iteration} holds weights {stamp.digest[:12]} and its state says"
@@ -147,19 +147,19 @@ class Phases:
             )
         # RL begins: its start is validated, recorded and saved, as the end of an iteration is.
         if not state.accuracies:
-            self.metrics.add({CANARY_GAP: synced.canary_gap})
+            self.metrics.add({CANARY_GAP: gap})
             state = self._validated(replace(state, version=stamp.version, digest=stamp.digest))
             with self.metrics.timed(RECORD):
                 forked = {} if self._fork is None else {ROLE: self._fork.record()}
-                self.history.begin(state, synced.tensors, forked)
+                self.history.begin(state, synced.published.tensors, forked)
             self.metrics.publish(state.iteration)
             self.save(state)
         first = 0 if self._fork is None else self._fork.number
         if state.iteration == first and not state.finished(self.recipe.rl):
             self._probe(state)
         self.metrics.begin_step(self.workers.gpus, self.workers.peaks())
-        if self.ahead is not None and synced.offered is not None:
-            self.ahead.begin(state, {**behind, state.iteration: synced.offered})
+        if self.ahead is not None:
+            self.ahead.begin(state, {**behind, state.iteration: synced})
         return state
 
     def _initial(self) -> LoopState:
@@ -297,23 +297,22 @@ class Phases:
     def sync(self, state: LoopState) -> LoopState:
         """Load the new weights into every engine, validate when due, begin the checkpoint."""
         with self.metrics.timed("sync"):
-            offered = None if self.ahead is None else self._offer()
-            if offered is None:
-                synced = sync_weights(self.workers.learner, self.workers.engines, self.canary)
-                self.metrics.add({CANARY_GAP: synced.canary_gap})
-                stamp, tensors = synced.stamp, synced.tensors
+            if self.ahead is None:
+                offered, gap = sync_weights(self.workers.learner, self.workers.engines, self.canary)
+                self.metrics.add({CANARY_GAP: gap})
             else:
-                stamp, tensors = offered.published.stamp, offered.published.tensors
+                offered = self._offer()
+            stamp = offered.published.stamp
             assert stamp.version == state.version, (
                 f"learner published {stamp.version}, not {state.version}"
             )
         before, rl = state.digest, self.recipe.rl
         state = replace(state, iteration=state.next_iteration, digest=stamp.digest)
         with self.metrics.timed(RECORD):
-            self.history.extend(before, state, tensors)
+            self.history.extend(before, state, offered.published.tensors)
         if validation_due(state, rl):
             state = self._validated(state, offered)
-        elif self.ahead is not None and offered is not None:
+        elif self.ahead is not None:
             self.ahead.offer(state.iteration, offered)
         if self.ahead is None:
             self.metrics.spans.extend(self.workers.engines.taken_spans())

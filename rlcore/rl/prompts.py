@@ -21,10 +21,10 @@ Read = Callable[[int, tuple[str, ...] | None], pl.DataFrame]
 class PromptRows:
     """Some rows of a Prompts table, in its order, without those of other splits.
 
-    Per row 8 bytes are held, and 16 more once ``of_uids`` was asked.
+    Per row 8 bytes are held.
     """
 
-    __slots__ = ("_ends", "_held", "_index", "_read", "_rows")
+    __slots__ = ("_ends", "_held", "_read", "_rows")
 
     def __init__(self, heights: Sequence[int], read: Read, rows: np.ndarray | None = None) -> None:
         """``heights``: rows of each group. ``read`` returns columns (None: all) of one of them.
@@ -33,7 +33,6 @@ class PromptRows:
         self._read = read
         self._held = lru_cache(HELD)(lambda group: read(group, None))
         self._rows = np.arange(self._ends[-1]) if rows is None else rows
-        self._index: tuple[np.ndarray, np.ndarray] | None = None
 
     @classmethod
     def of_frame(cls, frame: pl.DataFrame) -> "PromptRows":
@@ -83,19 +82,8 @@ class PromptRows:
 
     def of_uids(self, uids: Sequence[str]) -> pl.DataFrame:
         """Return the rows of ``uids``, in the table's order; none of a uid that is not there."""
-        if self._index is None:
-            hashes = self.columns("uid")["uid"].hash().to_numpy()
-            order = np.argsort(hashes, kind="stable")
-            self._index = hashes[order], order
-        hashes, order = self._index
-        wanted = set(uids)
-        hashed = pl.Series([*wanted], dtype=pl.String).hash().to_numpy()
-        first = np.searchsorted(hashes, hashed, side="left")
-        last = np.searchsorted(hashes, hashed, side="right")
-        places = [order[a:b] for a, b in zip(first.tolist(), last.tolist(), strict=True)]
-        found = self.take(np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *places])))
-        same = [uid in wanted for uid in found["uid"].to_list()]
-        return found if all(same) else found.filter(pl.Series(same, dtype=pl.Boolean))
+        wanted = self.columns("uid")["uid"].is_in([*uids])
+        return self.take(np.flatnonzero(wanted.to_numpy()))
 
     def columns(self, *names: str) -> pl.DataFrame:
         """Return columns of all rows."""

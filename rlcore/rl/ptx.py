@@ -50,25 +50,18 @@ def ptx_texts(path: str, limit: int | None = None) -> list[str]:
 def ptx_of(
     ptx: Ptx | None, store: ArtifactReader, dataset: ArtifactRef, tokenizer: Any
 ) -> Sequences | None:
-    """Return ``ptx_sequences`` for a recipe's section and dataset; None without the section."""
-    if ptx is None:
-        return None
-    table = store.table(dataset, "demonstrations") if ptx.path is None else None
-    return ptx_sequences(ptx, table, tokenizer)
-
-
-def ptx_sequences(ptx: Ptx, demonstrations: pl.DataFrame | None, tokenizer: Any) -> Sequences:
-    """Return the sequences to draw from: each text of ``ptx.path``, or the training demonstrations.
+    """Return the sequences to draw from, None without the section: each text of ``ptx.path``, or
+    the training demonstrations of ``dataset``.
 
     A text is cut at ``ptx.max_tokens``, ends with EOS where it is whole, and every token but its
-    first is predicted. Raises ``UserError`` when the file holds no text of two tokens, or a row is
-    without one.
+    first is predicted. Raises ``UserError`` when the file holds no text, or a row is without one.
     """
+    if ptx is None:
+        return None
     if ptx.path is None:
-        assert demonstrations is not None, "the recipe prepares demonstrations where ptx reads them"
+        demonstrations = store.table(dataset, "demonstrations")
         return demonstration_sequences(demonstrations.filter(pl.col("split") == "train"))
-    texts = ptx_texts(ptx.path)
-    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+    encoded = tokenizer(ptx_texts(ptx.path), add_special_tokens=False)["input_ids"]
     token_ids = [
         np.array([*ids, eos_token_id(tokenizer)][: ptx.max_tokens], dtype=np.int32)
         for ids in encoded

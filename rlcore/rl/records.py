@@ -189,8 +189,8 @@ class History:
         self._record(state, before, tensors, parents)
 
     def parent(self, iteration: int, role: str) -> dict[str, ArtifactRef]:
-        """Return the record of ``iteration`` as a parent with this role, none where there is no
-        record: of an iteration that an earlier version of this program ran, or a damaged one."""
+        """Return the record of ``iteration`` as a parent with this role, none where it was
+        damaged."""
         found = self.records.find(KIND, self.records.name(iteration))
         return {} if found is None else {role: found}
 
@@ -258,7 +258,7 @@ class RecordedIterations:
         if not numbers:
             raise UserError(
                 f"the run '{name}' has no iteration recorded in {store.root}: it has not come to"
-                " its first, or an earlier version of this program made it"
+                " its first"
             )
         self.first = min(numbers)
         self.last = max(numbers) if total is None else min(total, max(numbers))
@@ -300,11 +300,10 @@ class RecordedIterations:
         ref = self.iteration(number).manifest.parents["advantages"]
         return ref, self.store.table(ref, "advantages")
 
-    def packed_for(self, number: int) -> int | None:
-        """Return the tokens per pass of the learners of iteration ``number``, None where an earlier
-        version of this program ran it."""
+    def packed_for(self, number: int) -> int:
+        """Return the tokens per pass of the learners of iteration ``number``."""
         ref = self.iteration(number).manifest.parents["advantages"]
-        return self.store.manifest(ref).metadata.get(PACKED_FOR)
+        return self.store.manifest(ref).metadata[PACKED_FOR]
 
     def check_kept(self, first: int, last: int) -> None:
         """Raise PrunedArtifact, ArtifactError or UserError unless the store still has what the

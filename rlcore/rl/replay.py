@@ -17,7 +17,6 @@ import polars as pl
 
 from rlcore.learner.checkpoints import KIND as CHECKPOINT
 from rlcore.learner.pool import LearnerPool
-from rlcore.learner.spec import UpdateRequest
 from rlcore.models.files import model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import from_arrays, to_arrays
@@ -57,16 +56,20 @@ def check_credit(
     sampled with; it is asked for the exact KL only, which is in no table.
     """
     kept = recorded.trained(iteration)
-    frame = with_recorded_kl(kept, recipe, learner)
-    made, _ = with_advantages(frame, recipe, recorded_kl_coef(recorded, iteration))
+    frame = _with_recorded_kl(kept, recipe, learner)
+    made, _ = with_advantages(frame, recipe, _recorded_kl_coef(recorded, iteration))
     for column in CREDIT:
         pairs = zip(to_arrays(kept[column]), to_arrays(made[column]), strict=True)
         for row, (old, new) in enumerate(pairs):
             if not np.array_equal(old, new, equal_nan=True):
-                raise CreditError(_sentence(recorded, iteration, kept, row, column, old, new))
+                raise CreditError(
+                    f"iteration {iteration} of {recorded.name}: {column} of trajectory"
+                    f" {kept['trajectory_id'][row]} are not those of the recorded rewards (its"
+                    f" score: {kept['score'][row]}); one of the two was changed since"
+                )
 
 
-def with_recorded_kl(frame: pl.DataFrame, recipe: Recipe, learner: LearnerPool) -> pl.DataFrame:
+def _with_recorded_kl(frame: pl.DataFrame, recipe: Recipe, learner: LearnerPool) -> pl.DataFrame:
     """Return a recorded ``frame`` with the column ``kl`` as its learners estimated it."""
     kl, masks = recipe.rl.algorithm.kl, to_arrays(frame["loss_mask"])
     old, ref = arrays_of(frame, "old_logprobs"), arrays_of(frame, "ref_logprobs")
@@ -81,7 +84,7 @@ def with_recorded_kl(frame: pl.DataFrame, recipe: Recipe, learner: LearnerPool) 
     return frame.with_columns(from_arrays("kl", answer.result().kls, pl.Float32))
 
 
-def recorded_kl_coef(recorded: RecordedIterations, iteration: int) -> float | None:
+def _recorded_kl_coef(recorded: RecordedIterations, iteration: int) -> float | None:
     """Return the coefficient of the KL that was taken from the reward; None where none was."""
     ref = recorded.store.find(METRICS, f"{recorded.key}/{iteration:06d}")
     if ref is None:
@@ -89,25 +92,6 @@ def recorded_kl_coef(recorded: RecordedIterations, iteration: int) -> float | No
     here = (pl.col("name") == KL_COEF) & (pl.col("step") == iteration)
     found = recorded.store.table(ref, METRICS).filter(here)["value"]
     return found.item() if found.len() else None
-
-
-def _sentence(
-    recorded: RecordedIterations,
-    iteration: int,
-    frame: pl.DataFrame,
-    row: int,
-    column: str,
-    old: np.ndarray,
-    new: np.ndarray,
-) -> str:
-    name, score = frame["trajectory_id"][row], frame["score"][row]
-    places = np.flatnonzero(old != new) if len(old) == len(new) else np.array([0])
-    token = int(places[0]) if len(places) else 0
-    return (
-        f"iteration {iteration} of {recorded.name}: {column} of trajectory {name} at token {token}"
-        f" are recorded as {old[token]:.6g}, and the recorded rewards (its score: {score}) give"
-        f" {new[token]:.6g}; the rewards, or these {column}, are not those that it trained on"
-    )
 
 
 SHOWN = 12  # digits of a digest in sentences
@@ -187,49 +171,36 @@ class Replay:
             log(f"replay starts from {place}")
             yield replay
 
-    def step(self, *, audit: bool = True) -> ReplayedIteration:
-        """Replay the next iteration. ``audit``: recompute its advantages from the recorded rewards,
-        too.
+    def step(self) -> ReplayedIteration:
+        """Replay the next iteration, its advantages from the recorded rewards, too.
 
-        Raises ReplayError naming the first thing that differs.
+        Raises ReplayError or CreditError naming the first thing that differs.
         """
-        before, after = (self.recorded.iteration(self.at + shift) for shift in (0, 1))
+        recorded, recipe = self.recorded, self.recipe
+        before, after = (recorded.iteration(self.at + shift) for shift in (0, 1))
         if after.digest_before != before.digest_after:
             raise ReplayError(
-                f"iteration {after.number} of {self.recorded.name} sampled with weights"
+                f"iteration {after.number} of {recorded.name} sampled with weights"
                 f" {after.digest_before[:SHOWN]} and iteration {before.number} ended with"
                 f" {before.digest_after[:SHOWN]}"
             )
-        self.pack_as(after.number)
-        if audit:
-            check_credit(self.recorded, self.recipe, after.number, self.learner)
-        updated = self.updates(after.number)
+        self._learner.pack_for(recorded.packed_for(after.number), recorded.store.root)
+        check_credit(recorded, recipe, after.number, self.learner)
+        updated = after.version != before.version
         if updated:
-            self.learner.update(self.request(after.number)).result()
+            frame = recorded.trained(after.number)
+            request = policy_request(
+                frame,
+                policy_steps(frame, recipe),
+                recipe=recipe,
+                version=before.version,
+                digest=recorded.advantages(after.number)[0].sha256,
+                ptx=self._ptx,
+            )
+            self.learner.update(request).result()
         self.check(after)
         self.at = after.number
         return ReplayedIteration(after.number, after.digest_after, updated)
-
-    def pack_as(self, number: int) -> None:
-        """Go on with passes of as many tokens as iteration ``number`` had."""
-        self._learner.pack_for(self.recorded.packed_for(number), self.recorded.store.root)
-
-    def updates(self, number: int) -> bool:
-        """Return whether iteration ``number`` trained the policy."""
-        before, after = (self.recorded.iteration(number - shift) for shift in (1, 0))
-        return after.version != before.version
-
-    def request(self, number: int) -> UpdateRequest:
-        """Return what the policy's learner was asked for in iteration ``number``."""
-        frame, recorded = self.recorded.trained(number), self.recorded
-        return policy_request(
-            frame,
-            policy_steps(frame, self.recipe),
-            recipe=self.recipe,
-            version=recorded.iteration(number - 1).version,
-            digest=recorded.advantages(number)[0].sha256,
-            ptx=self._ptx,
-        )
 
     def check(self, expected: Iteration) -> None:
         """Raise ReplayError unless the learner holds the weights of ``expected``, naming the first
@@ -244,12 +215,11 @@ class Replay:
             if expected.weights.get(name) != tensor_identity(digest)
         ]
         named = ", ".join(differing[:NAMED]) or "none by its bytes, only the version"
-        more = f" and {len(differing) - NAMED} more" if len(differing) > NAMED else ""
         raise ReplayError(
             f"iteration {expected.number} of {self.recorded.name}: the replay gives weights"
             f" {found.digest[:SHOWN]} (version {found.version}), recorded are"
             f" {expected.digest_after[:SHOWN]} (version {expected.version}); {len(differing)} of"
-            f" {len(tensors)} tensors differ, the first in the model's order: {named}{more}."
+            f" {len(tensors)} tensors differ, the first in the model's order: {named}."
             f" {_why(expected)}"
         )
 
@@ -257,11 +227,9 @@ class Replay:
 def _why(expected: Iteration) -> str:
     """Return what may have made the weights others."""
     before, now = expected.manifest.metadata.get(VERSION), code_parts("rl")[VERSION]
-    if before not in (None, now):
-        return (
-            f"Version {before} of rl made them and this is version {now}: {why('rl', before, now)}"
-        )
-    return "Another machine type, other libraries or another layout round differently"
+    if before in (None, now):
+        return "Another machine type, other libraries or another layout round differently"
+    return f"Version {before} of rl made them and this is version {now}: {why('rl', before, now)}"
 
 
 class _Learner:
@@ -271,11 +239,11 @@ class _Learner:
         self._workers, self._policy = workers, policy
         self.pool = self._build()
 
-    def pack_for(self, tokens: int | None, store: str) -> None:
-        """Go on in passes of ``tokens`` tokens, since others round differently; None: as before.
-        ``store``: root of the store in which the state is put down meanwhile."""
+    def pack_for(self, tokens: int, store: str) -> None:
+        """Go on in passes of ``tokens`` tokens, since others round differently. ``store``: root of
+        the store in which the state is put down meanwhile."""
         recipe = self._workers.recipe
-        if tokens in (None, recipe.hardware.learner.micro_batch_tokens):
+        if tokens == recipe.hardware.learner.micro_batch_tokens:
             return
         with ArtifactStore(store).scratch() as scratch:
             self.pool.save(scratch).result()

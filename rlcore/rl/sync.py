@@ -18,7 +18,7 @@ from rlcore.learner.pool import LearnerFuture, LearnerPool
 from rlcore.learner.spec import TokenScores
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import to_arrays
-from rlcore.models.weight_digest import WeightStamp, WeightSyncError, WeightUpdate
+from rlcore.models.weight_digest import WeightSyncError, WeightUpdate
 from schemas.recipe import Recipe
 from schemas.rl import GapBound
 
@@ -40,18 +40,6 @@ class Canary:
         length = min(CANARY_TOKENS, recipe.model.max_tokens - 1)
         tokens = np.concatenate(to_arrays(prompts["prompt_ids"].head(length)))
         return cls(np.resize(tokens, length).astype(np.int64), recipe.canary_bound)
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """What a sync proved: the stamp that all engines hold, the worst engine's canary gap.
-
-    ``tensors``: the digest of each tensor (``tensor_digests``). ``offered``: to load them again."""
-
-    stamp: WeightStamp
-    canary_gap: float
-    tensors: Mapping[str, str]
-    offered: "Offered | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +76,10 @@ def load_offered(offered: Offered, engines: EnginePool, canary: Canary) -> float
 
 def sync_weights(
     learner: LearnerPool, engines: EnginePool, canary: Canary, *, kept: int = 1
-) -> Synced:
-    """``offer_weights`` and ``load_offered`` at once."""
+) -> tuple[Offered, float]:
+    """``offer_weights`` and ``load_offered`` at once: return what both do."""
     offered = offer_weights(learner, canary, kept=kept)
-    gap = load_offered(offered, engines, canary)
-    return Synced(offered.published.stamp, gap, offered.published.tensors, offered)
+    return offered, load_offered(offered, engines, canary)
 
 
 def check_canary(

@@ -1,7 +1,7 @@
 """The requests of an update: which rows each optimizer step trains on, with which objective and
 learning rate, for policy and critic."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -53,7 +53,7 @@ def policy_request(
         version=version,
         batch_digest=digest,
         mini_batches=mini_batches,
-        lrs=_rates(
+        lrs=step_rates(
             recipe.rl,
             recipe.rl.update.optimizer,
             done=version,
@@ -76,7 +76,7 @@ def critic_request(
         version=version,
         batch_digest=digest,
         mini_batches=[[Term(sequences, objective)] for _, _, sequences in steps],
-        lrs=_rates(
+        lrs=step_rates(
             recipe.rl,
             critic.optimizer,
             done=version,
@@ -252,17 +252,10 @@ def _steps(
     ]
 
 
-def step_rates(rl: RLSection, optimizer: Optimizer, update: int, updates: int) -> list[float]:
-    """Return the learning rate of each step of update ``update`` (from 0) of ``updates``."""
-    return _rates(rl, optimizer, done=update, updates=updates, steps=list(range(rl.update.steps)))
-
-
-def _rates(
-    rl: RLSection, optimizer: Optimizer, *, done: int, updates: int, steps: list[int]
+def step_rates(
+    rl: RLSection, optimizer: Optimizer, *, done: int, updates: int, steps: Iterable[int]
 ) -> list[float]:
     """Return the learning rate of each of ``steps`` (of an update, from 0), after ``done`` of
     ``updates`` updates."""
-    per_update = rl.update.mini_batches * rl.update.epochs
-    return [
-        optimizer_lr(optimizer, done * per_update + step, updates * per_update) for step in steps
-    ]
+    each = rl.update.steps
+    return [optimizer_lr(optimizer, done * each + step, updates * each) for step in steps]

@@ -26,95 +26,6 @@ from schemas.names import REWARD_MODEL, by_workers
 from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
 
-
-class Sampler:
-    """Takes a class of engine, and builds engines when they are asked for.
-
-    ``plan`` returns the recipe, as it is now, and the device. ``spawn``: ``Workers.spawn``. ``log``
-    gets a sentence where ``auto`` took the class, and one per engine that is ready.
-    """
-
-    def __init__(
-        self,
-        plan: Callable[[], tuple[Recipe, str]],
-        spawn: Callable[..., list[Worker]],
-        log: Callable[[str], None],
-    ) -> None:
-        self._plan, self._spawn, self._log = plan, spawn, log
-        self._taken: Choice | None = None
-        self._built: tuple[str, EnginePool] | None = None
-
-    def take(self, model_dir: Path, recorded: str | None = None) -> str:
-        """Return the engine that samples from now on: what the recipe names, else ``recorded``,
-        else by the rule of ``auto``. Raises UserError where it cannot run here."""
-        recipe, device = self._plan()
-        hardware = recipe.hardware
-        choice = resumed_choice(hardware, _by_rule(recipe, device, model_dir), recorded)
-        check_installed(hardware, choice)
-        if self._taken != choice and hardware.rollout.engine == AUTO:
-            self._log(f"rollout engine: {choice.engine} ({choice.why})")
-        self._taken = choice
-        return choice.engine
-
-    def engines(self, model_dir: Path, before: Sequence[LearnerPool]) -> EnginePool:
-        """Return engines of the class taken, which the first call takes by the rule.
-
-        Those there are serve on, unless they are of another class, and then they end. ``before``:
-        learners that must be ready before an engine is built.
-        """
-        engine = self._taken.engine if self._taken else self.take(model_dir)
-        if self._built is not None and self._built[0] != engine:
-            self._built[1].stop()
-            self._built = None
-        if self._built is None:
-            recipe, device = self._plan()
-            for learner in before:
-                learner.ready()
-            kind, count = engine_kind(engine), recipe.hardware.rollout.engines
-            placement = engine_placement(recipe, engine, device)
-            arguments = engine_spec(recipe, model_dir, device), *kind.arguments
-            names = [f"rollout-engine-{index}" for index in range(count)]
-
-            def started(numbers: Sequence[int]) -> list[Worker]:
-                chosen = [names[number] for number in numbers]
-                workers = self._spawn(kind.target, placement, chosen, [arguments] * len(chosen))
-                self._wait(workers, recipe.hardware.timeouts.start_s)
-                return workers
-
-            timeouts = recipe.hardware.timeouts
-            pool = EnginePool(
-                started(range(count)),
-                timeout_s=timeouts.rollout_s,
-                sync_timeout_s=timeouts.sync_s,
-                in_flight=recipe.hardware.rollout.max_num_seqs,
-                gpus=count * placement.gpus,
-                start_new=lambda number: started([number])[0],
-                log=self._log,
-            )
-            self._built = engine, pool
-        return self._built[1]
-
-    def ended(self) -> None:
-        """Take note that all processes have ended; the class taken stays."""
-        self._built = None
-
-    def _wait(self, workers: Sequence[Worker], timeout_s: float) -> None:
-        """Return once every engine is built; log each, with the seconds since this call."""
-        began = monotonic()
-        for number, worker in enumerate(workers, start=1):
-            what = f"rollout engine {number} of {len(workers)}"
-            with activity(f"the start of {what}"):
-                worker.start("stamp").result(timeout_s)
-            self._log(f"{what} is ready, {monotonic() - began:.0f} s")
-
-
-def _by_rule(recipe: Recipe, device: str, model_dir: Path) -> Choice:
-    hardware = recipe.hardware
-    asked = hardware.rollout.engine == AUTO
-    parameters = model_parameters(recipe.model, model_dir) if asked else 0
-    return choose(hardware, device, parameters)
-
-
 logger = logging.getLogger(__name__)
 
 LEARNER = "rlcore.learner.learner:Learner"
@@ -141,12 +52,13 @@ class Workers:
     ) -> None:
         self.recipe = recipe
         self._warn, self._log, self._warned = warn, log, False
-        self._sampler = Sampler(lambda: (self.recipe, self.device), self.spawn, log)
+        self._taken: Choice | None = None  # the class of engine; it outlives a restart
         self._begin()
 
     def _begin(self) -> None:
         self._cluster = LazyCluster(self.recipe.hardware)
         self._learners: list[LearnerPool] = []
+        self._engines: tuple[str, EnginePool] | None = None  # and of which class they are
         self._reward_workers: list[Worker] | None = None
         self._reward_model: LearnerPool | None = None
         self._brought: dict[str, BroughtModel] = {}
@@ -163,7 +75,6 @@ class Workers:
         """End every process and the cluster, whether or not they answer; what is asked for next
         starts again. No pool returned before is of use afterwards."""
         self.__exit__()
-        self._sampler.ended()
         self._begin()
         gc.collect()  # what the old pools held
 
@@ -241,18 +152,68 @@ class Workers:
         return self._reward_model
 
     def choose_engine(self, model_dir: Path, recorded: str | None = None) -> str:
-        """Return which engine samples from the model of ``model_dir`` from now on
-        (``Sampler.take``); ``recorded``: the one that sampled before what continues now."""
-        return self._sampler.take(model_dir, recorded)
+        """Return which engine samples from the model of ``model_dir`` from now on: what the recipe
+        names, else ``recorded``, the one that sampled before what continues now, else by the rule
+        of ``auto``. Raises UserError where it cannot run here."""
+        hardware = self.recipe.hardware
+        asked = hardware.rollout.engine == AUTO
+        parameters = model_parameters(self.recipe.model, model_dir) if asked else 0
+        choice = resumed_choice(hardware, choose(hardware, self.device, parameters), recorded)
+        check_installed(hardware, choice)
+        if self._taken != choice and asked:
+            self._log(f"rollout engine: {choice.engine} ({choice.why})")
+        self._taken = choice
+        return choice.engine
 
     def engines(self, model_dir: Path) -> EnginePool:
-        """Return the rollout engines; built for the model of ``model_dir`` at the first call.
+        """Return the rollout engines; built for the model of ``model_dir`` at the first call, which
+        chooses their class unless ``choose_engine`` has.
 
         They hold noise until a load; later calls return the same engines with their current
-        weights, as long as ``choose_engine`` names the same.
+        weights, unless another class was chosen: then they end.
         """
-        # vLLM measures free memory, and nothing may allocate meanwhile.
-        return self._sampler.engines(model_dir, self._learners if self.device == "cuda" else [])
+        engine = self._taken.engine if self._taken else self.choose_engine(model_dir)
+        if self._engines is not None and self._engines[0] != engine:
+            self._engines[1].stop()
+            self._engines = None
+        if self._engines is None:
+            if self.device == "cuda":
+                # vLLM measures free memory, and nothing may allocate meanwhile.
+                for learner in self._learners:
+                    learner.ready()
+            self._engines = engine, self._engine_pool(engine, model_dir)
+        return self._engines[1]
+
+    def _engine_pool(self, engine: str, model_dir: Path) -> EnginePool:
+        hardware, kind = self.recipe.hardware, engine_kind(engine)
+        placement = engine_placement(self.recipe, engine, self.device)
+        arguments = engine_spec(self.recipe, model_dir, self.device), *kind.arguments
+
+        def started(numbers: Sequence[int]) -> list[Worker]:
+            names = [f"rollout-engine-{number}" for number in numbers]
+            workers = self.spawn(kind.target, placement, names, [arguments] * len(names))
+            self._wait(workers, hardware.timeouts.start_s)
+            return workers
+
+        count = hardware.rollout.engines
+        return EnginePool(
+            started(range(count)),
+            timeout_s=hardware.timeouts.rollout_s,
+            sync_timeout_s=hardware.timeouts.sync_s,
+            in_flight=hardware.rollout.max_num_seqs,
+            gpus=count * placement.gpus,
+            start_new=lambda number: started([number])[0],
+            log=self._log,
+        )
+
+    def _wait(self, engines: Sequence[Worker], timeout_s: float) -> None:
+        """Return once every engine is built; log each, with the seconds since this call."""
+        began = monotonic()
+        for number, engine in enumerate(engines, start=1):
+            what = f"rollout engine {number} of {len(engines)}"
+            with activity(f"the start of {what}"):
+                engine.start("stamp").result(timeout_s)
+            self._log(f"{what} is ready, {monotonic() - began:.0f} s")
 
     def rule_rewards(self) -> RewardPool:
         """Return the recipe's reward functions alone, without its reward model, as ``rewards``."""

@@ -1,20 +1,12 @@
 """Retraining, step 1: what is new, and whether another run has learnt from it already."""
 
+from typing import Any
 from uuid import UUID
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    FlowRunFilter,
-    FlowRunFilterExpectedStartTime,
-    FlowRunFilterStartTime,
-    FlowRunFilterState,
-    FlowRunFilterStateName,
-    FlowRunFilterStateType,
-)
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled
@@ -53,15 +45,8 @@ def done_since(run_id: UUID) -> FlowRun | None:
         completed = _alike(
             client,
             mine,
-            FlowRunFilter(
-                state=FlowRunFilterState(
-                    type=FlowRunFilterStateType(any_=[StateType.COMPLETED]),
-                    name=FlowRunFilterStateName(not_any_=[SUPERSEDED]),
-                ),
-                start_time=FlowRunFilterStartTime.model_validate(
-                    {"after_": mine.expected_start_time}
-                ),
-            ),
+            state={"type": {"any_": [StateType.COMPLETED]}, "name": {"not_any_": [SUPERSEDED]}},
+            start_time={"after_": mine.expected_start_time},
         )
     return next(iter(completed), None)
 
@@ -77,10 +62,8 @@ def supersede(run_id: UUID) -> int:
         late = _alike(
             client,
             mine,
-            FlowRunFilter(
-                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
-                expected_start_time=FlowRunFilterExpectedStartTime(before_=mine.start_time),
-            ),
+            state={"type": {"any_": [StateType.SCHEDULED]}},
+            expected_start_time={"before_": mine.start_time},
         )
         for run in late:
             client.set_flow_run_state(
@@ -89,11 +72,12 @@ def supersede(run_id: UUID) -> int:
         return len(late)
 
 
-def _alike(client: SyncPrefectClient, mine: FlowRun, which: FlowRunFilter) -> list[FlowRun]:
-    """Return the runs of ``which`` that have this one's deployment and parameters."""
-    assert mine.deployment_id is not None
+def _alike(client: SyncPrefectClient, mine: FlowRun, **which: Any) -> list[FlowRun]:
+    """Return the runs that have this one's deployment and parameters; ``which``: fields of their
+    filter."""
     runs = client.read_flow_runs(
-        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[mine.deployment_id])),
-        flow_run_filter=which,
+        flow_run_filter=FlowRunFilter.model_validate(
+            {"deployment_id": {"any_": [mine.deployment_id]}, **which}
+        )
     )
     return [run for run in runs if run.parameters == mine.parameters]

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from time import monotonic, thread_time
 from typing import Any
 
@@ -198,7 +197,6 @@ class RunPage:
         self._pace = Pace()
         self._ending: Ending | None = None
         self._failed = False
-        self.seconds: list[float] = []  # of each pass
         # In the caller's context: Prefect's settings and the flow run's logger are there.
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._publish,), name="run-page", daemon=True
@@ -236,16 +234,6 @@ class RunPage:
         if self._thread.is_alive():
             self._log(f"the run's page did not finish within {limit_s:.0f} s; it may lack the end")
 
-    def figures(self) -> dict[str, Any]:
-        """Return the number of passes, and their median and greatest seconds."""
-        if not self.seconds:
-            return {"passes": 0, "median": None, "max": None}
-        return {
-            "passes": len(self.seconds),
-            "median": round(median(self.seconds), 3),
-            "max": round(max(self.seconds), 3),
-        }
-
     def _publish(self) -> None:
         ending = None
         while ending is None:
@@ -260,11 +248,9 @@ class RunPage:
                 self._pass(ending)
 
     def _pass(self, ending: Ending | None) -> None:
-        began = monotonic()
         try:
             self._view.publish(ending or RUNNING)
         except Exception as error:  # noqa: BLE001  the run continues without its page
             if not self._failed:
                 self._log(f"the run's page is not up to date ({type(error).__name__}: {error})")
             self._failed = True
-        self.seconds.append(monotonic() - began)

@@ -27,7 +27,7 @@ def write_summary(
     ``made``: results by stage. Figures of stages after ``until``, where the run ends, are null or
     empty.
     """
-    page = run.end_page()
+    run.end_page()
     facts = gather(Run(run.directory, run.recipe, run.store), Ending("completed"))
     results, exported = facts.eval_results, made.get(Stage.EXPORT)
     summary = {
@@ -48,7 +48,6 @@ def write_summary(
         "export": exported and str(model_directory(run.store.directory(exported))),
         "artifacts": {result.stage: result.ref.uri for result in run.results},
         "ui": flow_run.ui_url,
-        "page_seconds": page,
     }
     partial = run.directory / f".{SUMMARY}"
     partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

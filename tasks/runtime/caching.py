@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from prefect import Task
@@ -36,9 +35,8 @@ from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.runtime.drift import SHOWN
+from tasks.runtime.earlier_runs import SHOWN, Shorter, earlier_run
 from tasks.runtime.keys import StageKeys, fresh_generation, is_made_by, newest_generation
-from tasks.runtime.more_iterations import Shorter, earlier_run
 from tasks.runtime.pipeline import PipelineRun, StageResult
 from tasks.runtime.restarts import Restarts
 from tasks.runtime.stage_keys import Declared, declared
@@ -52,7 +50,6 @@ class CachedStage:
         self.declared = declared_as
         self.stage = declared_as.stage
         self.kind = declared_as.kind
-        self.resumes = declared_as.resumes
         self._body = body
         self.task = Task(
             self._run,
@@ -67,12 +64,6 @@ class CachedStage:
         """Return the keys of a run of this stage; see ``Declared.keys``."""
         return self.declared.keys(recipe, parents)
 
-    def prepare(self, pipeline: PipelineRun, **parents: ArtifactRef) -> StageRun:
-        """Return the run that a call with the same arguments makes where there is no result yet,
-        key included; runs nothing."""
-        keys = self.keys(pipeline.recipe, parents)
-        return StageRun(pipeline, stage=self.stage, kind=self.kind, keys=keys, parents=parents)
-
     def __call__(self, pipeline: PipelineRun, **parents: ArtifactRef) -> ArtifactRef:
         """Return the stage's verified artifact, from cache or by running the body.
 
@@ -82,7 +73,9 @@ class CachedStage:
         cannot be read, and CodeDriftError when the stage resumes from checkpoints, other code began
         the run, and the pipeline run does not accept that.
         """
-        run = self._resolve(self.prepare(pipeline, **parents))
+        keys = self.keys(pipeline.recipe, parents)
+        run = StageRun(pipeline, stage=self.stage, kind=self.kind, keys=keys, parents=parents)
+        run = self._resolve(run)
         run.record_origin()
         record = run.record()
         record_stage(run.store, record, run.lineage())
@@ -109,7 +102,7 @@ class CachedStage:
         """Return ``run`` in its generation, or the run that continues with a half-done one of other
         code, or with one of fewer iterations."""
         run = run.regenerated(self._generation(run))
-        if self.resumes is None:
+        if self.declared.resumes is None:
             return run
         if (made := self._find(run)) is not None:
             run.records = run.store.manifest(made).metadata.get(RECORDS, run.key)
@@ -124,46 +117,41 @@ class CachedStage:
             is_made=lambda key: accepts and self._is_to_be_used(run, key),
             log=log,
         )
-        if isinstance(other, Shorter):
-            return self._extend(run, other)
         if other is None:
             return run
+        if isinstance(other, Shorter):
+            if other.obstacle is not None:
+                log(f"{self.stage} {other.sentence()}")
+                return run
+            log(
+                f"{self.stage} continues after iteration {other.step} of a run of {other.total}"
+                " iterations"
+            )
+            return run.extending(other)
         if not accepts:
-            raise other.refusal(self.stage, run.code_fingerprint, run.store)
+            raise other.refusal(self.stage, run.keys.code, run.store)
         continued = run.continuing(other)
         if self._find(continued) is None:
             log(
                 f"{self.stage} continues after iteration {other.step} with other code, as accepted:"
-                f" digest {other.code[:SHOWN]} before, {run.code_fingerprint[:SHOWN]} now"
+                f" digest {other.code[:SHOWN]} before, {run.keys.code[:SHOWN]} now"
             )
         return continued
-
-    def _extend(self, run: StageRun, shorter: Shorter) -> StageRun:
-        """Return the run that continues with ``shorter``, or ``run`` where it cannot."""
-        if shorter.obstacle is not None:
-            get_run_logger().warning(f"{self.stage} {shorter.sentence()}")
-            return run
-        get_run_logger().warning(
-            f"{self.stage} continues after iteration {shorter.step} of a run of {shorter.total}"
-            " iterations"
-        )
-        return run.extending(shorter)
 
     def _generation(self, run: StageRun) -> int:
         """Return the generation of the result that ``run`` is to use or to make."""
         if self.stage in run.pipeline.refresh:
             return fresh_generation(run.store, run.kind, run.key, flow_run_id())
-        is_whole, log = partial(self._is_whole, run), get_run_logger().warning
-        return newest_generation(run.store, run.kind, run.key, is_whole, log)
-
-    def _is_whole(self, run: StageRun, key: str) -> bool:
-        return self._find_key(run, key) is not None
+        log = get_run_logger().warning
+        return newest_generation(
+            run.store, run.kind, run.key, lambda key: self._find(run, key) is not None, log
+        )
 
     def _is_to_be_used(self, run: StageRun, key: str) -> bool:
         """Return whether a result that continued with other code is used as it is."""
         if self.stage in run.pipeline.refresh:
             return is_made_by(run.store, run.kind, key, flow_run_id())
-        return self._is_whole(run, key)
+        return self._find(run, key) is not None
 
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
         """Body of the Prefect task; as a separate parameter ``parents`` shows in its graph."""
@@ -192,11 +180,9 @@ class CachedStage:
         )
         return ref
 
-    def _find(self, run: StageRun) -> ArtifactRef | None:
-        return self._find_key(run, run.key)
-
-    def _find_key(self, run: StageRun, key: str) -> ArtifactRef | None:
-        return run.store.find_or_discard(run.kind, key, get_run_logger().warning)
+    def _find(self, run: StageRun, key: str | None = None) -> ArtifactRef | None:
+        """Return the whole result of ``run``, or that of another ``key``; drop a damaged one."""
+        return run.store.find_or_discard(run.kind, key or run.key, get_run_logger().warning)
 
 
 def cached_stage(stage: Stage) -> Callable[[Callable[[StageRun], ArtifactRef]], CachedStage]:

@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from rlcore.store.checks import DamagedArtifact
-from rlcore.store.fingerprint import PACKAGES
 from rlcore.store.reader import ArtifactReader
-from rlcore.store.versions import VERSION
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 
@@ -21,7 +19,6 @@ KEY_DIGITS = 32  # 128 bits of sha256: short enough to read, far too many to col
 PART_DIGITS = 12  # of the digests that only name a difference
 MADE_OF = "made_of"  # metadata of a result: the parts of its key
 GENERATION = "generation"  # metadata of a result that was made again: its number, from 2
-ENDS = {"rl": ("rl", "iterations")}  # of a slice, what only says when the stage ends
 
 # (recipe, iterations that the other was to do, those it has done) -> why they cannot be
 # continued, None where they can.
@@ -48,10 +45,8 @@ class KeyParts:
 
     @classmethod
     def from_json(cls, document: Any) -> "KeyParts | None":
-        """Return what a manifest holds of them; None where an earlier version wrote it."""
-        if not isinstance(document, dict) or set(document) != set(cls.__slots__):
-            return None
-        return cls(**{**document, "code": _versioned(document["code"])})
+        """Return what a manifest says of them; None where it says nothing."""
+        return None if document is None else cls(**document)
 
 
 class StageKeys(NamedTuple):
@@ -69,15 +64,6 @@ class StageKeys(NamedTuple):
     reads: Mapping[str, str]
     trajectory: str | None = None
     total: int | None = None
-
-
-def _versioned(code: Mapping[str, str]) -> dict[str, str]:
-    """Return what a manifest says of its code with version 0 in place of our modules, where it
-    lists these: it was written before there were versions."""
-    if VERSION in code:
-        return dict(code)
-    ours = [name for name in code if name.split(".")[0] in PACKAGES and ":" not in name]
-    return {VERSION: "0", **{name: one for name, one in code.items() if name not in ours}}
 
 
 def stage_key(
@@ -161,36 +147,3 @@ def is_made_by(store: ArtifactReader, kind: str, key: str, producer: str) -> boo
     except DamagedArtifact:
         return False
     return manifest is not None and manifest.producer == producer
-
-
-def made_of(
-    stage: str,
-    recipe_slice: Mapping[str, Any],
-    parents: Mapping[str, ArtifactRef],
-    inputs: Mapping[str, str],
-    code: Mapping[str, str],
-) -> KeyParts:
-    """Return the parts of ``stage_key`` of the same arguments; ``code``: versions, and digests of a
-    user's functions, by name."""
-    return KeyParts(
-        stage,
-        recipe=recipe_slice,
-        parents={role: ref.sha256[:PART_DIGITS] for role, ref in parents.items()},
-        inputs={role: str(one) for role, one in inputs.items()},
-        code={
-            name: one if "==" in one or name == VERSION else one[:PART_DIGITS]
-            for name, one in code.items()
-        },
-    )
-
-
-def without_end(
-    stage: str, recipe_slice: Mapping[str, Any]
-) -> tuple[dict[str, Any] | None, int | None]:
-    """Return the slice without what only says when the stage ends, and the iterations that this
-    is; None twice of a stage that has none."""
-    if stage not in ENDS:
-        return None, None
-    section, name = ENDS[stage]
-    rest = {key: value for key, value in recipe_slice[section].items() if key != name}
-    return {**recipe_slice, section: rest}, recipe_slice[section][name]

@@ -57,9 +57,7 @@ class PipelineRun:
         if self.page is not None:
             self.page.refresh(at_once=at_once)
 
-    def end_page(self) -> dict[str, Any]:
-        """Show that the run has completed; return what its page cost (``RunPage.figures``)."""
-        if self.page is None:
-            return {}
-        self.page.end(Ending("completed"))
-        return self.page.figures()
+    def end_page(self) -> None:
+        """Show that the run has completed."""
+        if self.page is not None:
+            self.page.end(Ending("completed"))

@@ -4,8 +4,7 @@ The body of the stage is called again and continues at its newest checkpoint, as
 after a kill, so that its result is the same. A learner that runs out of memory continues there with
 half of ``micro_batch_tokens``, and a rerun may give learners other ranks than the checkpoint's:
 both change results by rounding only, and lineage says so. What is an error of the user, or was
-raised by a call itself, is none of this and passes at once. To add another reason to begin again,
-with its own remedy: a function in ``CAUSES``.
+raised by a call itself, is none of this and passes at once.
 """
 
 import traceback
@@ -23,7 +22,7 @@ from rlcore.plan.batches import smaller_passes
 from rlcore.results.provenance import LAYOUT, MICRO_BATCH_TOKENS, RESHARDED, layout_text
 from rlcore.results.stage_rows import RestartRecord, record_restart, restarts_of
 from schemas.artifacts import ArtifactRef, Manifest
-from tasks.runtime.drift import newest_checkpoint
+from tasks.runtime.earlier_runs import newest_checkpoint
 from tasks.runtime.stage_run import StageRun, flow_run_id
 
 STEP_S = "timing_s/step"  # metric of an RL iteration
@@ -41,28 +40,18 @@ class Restart:
     micro_batch_tokens: int | None = None
 
 
-def lost_worker(error: Exception, run: StageRun) -> Restart | None:
-    """Return the restart for a worker, or Ray itself, that died, hangs or does not answer.
-
-    None where memory ran out: new workers would run out of it again.
-    """
-    if not isinstance(error, WorkerError) or ran_out(error):
-        return None
-    return Restart(_first_line(error), "new workers")
-
-
-def full_memory(error: Exception, run: StageRun) -> Restart | None:
-    """Return the restart for a learner that ran out of memory; None where its passes cannot be
-    smaller."""
+def restart_after(error: Exception, run: StageRun) -> Restart | None:
+    """Return the restart for a worker, or Ray itself, that died, hangs or does not answer, and for
+    a learner that ran out of memory. None for any other error, and where memory ran out and passes
+    cannot be smaller: new workers would run out of it again."""
+    if isinstance(error, WorkerError) and not ran_out(error):
+        return Restart(_first_line(error), "new workers")
     half = smaller_passes(run.recipe) if isinstance(error, LearnerOutOfMemory) else None
     if half is None:
         return None
     before = run.recipe.hardware.learner.micro_batch_tokens
     setting = f"hardware.learner.micro_batch_tokens = {half} instead of {before}"
     return Restart(_first_line(error), setting, half)
-
-
-CAUSES: tuple[Callable[[Exception, StageRun], Restart | None], ...] = (lost_worker, full_memory)
 
 
 class Restarts:
@@ -112,7 +101,7 @@ class Restarts:
     def _restart(self, error: Exception) -> Restart | None:
         """Return the restart that is to follow ``error``, if any. Raises it with a further word
         where restarts have been tried in vain."""
-        restart = next((found for cause in CAUSES if (found := cause(error, self.run))), None)
+        restart = restart_after(error, self.run)
         if restart is None or self._limit == 0:
             return None
         newest = self._checkpoint()
@@ -237,13 +226,11 @@ def _release(error: BaseException | None) -> None:
 
 def _used_up(error: WorkerError, tried: int) -> WorkerError:
     # What a worker raised itself arrives as a class of Ray's, derived from this one too.
-    kind = next(k for k in (WorkerDied, WorkerHung, WorkerTimeout, WorkerError) if _is(error, k))
+    kind = next(
+        k for k in (WorkerDied, WorkerHung, WorkerTimeout, WorkerError) if isinstance(error, k)
+    )
     times = "restart" if tried == 1 else "restarts in a row"
     return kind(f"{error}; {tried} {times} brought no new checkpoint (hardware.restarts)")
-
-
-def _is(error: WorkerError, kind: type[WorkerError]) -> bool:
-    return isinstance(error, kind)
 
 
 def _first_line(error: Exception) -> str:

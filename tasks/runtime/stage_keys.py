@@ -15,12 +15,12 @@ from rlcore.recipes.load import sampling_code, user_functions
 from rlcore.rewards.registry import code_digests
 from rlcore.rl.fork import fork_digests, why_from_zero
 from rlcore.rl.ptx import ptx_digests
-from rlcore.store.versions import code_digest, code_parts
+from rlcore.store.versions import VERSION, code_digest, code_parts
 from rlcore.supervised.preference_files import OF_PREFERENCE, preference_digests
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.runtime.keys import Obstacle, StageKeys, made_of, stage_key, without_end
+from tasks.runtime.keys import PART_DIGITS, KeyParts, Obstacle, StageKeys, stage_key
 
 Digests = Callable[[Recipe], Mapping[str, str]]
 
@@ -58,18 +58,23 @@ class Declared:
         def key(code: str, part: Mapping[str, Any] = part) -> str:
             return stage_key(self.stage, part, parents, code, inputs)
 
-        code = code_digest(self.stage, users)
-        parts = made_of(self.stage, part, parents, inputs, {**code_parts(self.stage), **users})
-        rest, total = without_end(self.stage, part)
-        return StageKeys(
-            key(code),
-            key(""),
-            code,
-            parts,
-            {**inputs, **users},
-            trajectory=None if rest is None else key("", rest),
-            total=total,
+        code, trajectory, total = code_digest(self.stage, users), None, None
+        if self.stage == Stage.RL:
+            rest = dict(part["rl"])
+            total = rest.pop("iterations")  # they only say when it ends
+            trajectory = key("", {**part, "rl": rest})
+        made_of = KeyParts(
+            self.stage,
+            recipe=part,
+            parents={role: ref.sha256[:PART_DIGITS] for role, ref in parents.items()},
+            inputs={role: str(one) for role, one in inputs.items()},
+            code={
+                name: one if "==" in one or name == VERSION else one[:PART_DIGITS]
+                for name, one in {**code_parts(self.stage), **users}.items()
+            },
         )
+        reads = {**inputs, **users}
+        return StageKeys(key(code), key(""), code, made_of, reads, trajectory, total)
 
 
 def declared() -> dict[Stage, Declared]:
@@ -94,10 +99,6 @@ def declared() -> dict[Stage, Declared]:
 
 def _model(recipe: Recipe) -> Mapping[str, str]:
     return data_digests(recipe.data) if recipe.model.path is None else model_digests(recipe.model)
-
-
-def _data(recipe: Recipe) -> Mapping[str, str]:
-    return data_digests(recipe.data)
 
 
 def _preferences(recipe: Recipe) -> Mapping[str, str]:
@@ -133,8 +134,4 @@ def _rl_functions(recipe: Recipe) -> Mapping[str, str]:
 
 def _rl_files(recipe: Recipe) -> Mapping[str, str]:
     found: dict[str, str] = dict(reward_model_digests(recipe))
-    if recipe.rl.ptx is not None:
-        found |= ptx_digests(recipe.rl.ptx)
-    if recipe.rl.fork is not None:
-        found |= fork_digests(recipe)
-    return found
+    return found | ptx_digests(recipe.rl.ptx) | fork_digests(recipe)

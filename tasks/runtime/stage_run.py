@@ -33,9 +33,16 @@ from rlcore.store.tables import TableFile
 from rlcore.store.versions import VERSION
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
-from tasks.runtime.drift import ACCEPTED, IDENTITY, HalfDone, continued_key
+from tasks.runtime.earlier_runs import (
+    ACCEPTED,
+    IDENTITY,
+    TOTAL,
+    TRAJECTORY,
+    HalfDone,
+    Shorter,
+    continued_key,
+)
 from tasks.runtime.keys import GENERATION, MADE_OF, StageKeys, generation_key, generations
-from tasks.runtime.more_iterations import TOTAL, TRAJECTORY, Shorter
 from tasks.runtime.pipeline import PipelineRun
 
 
@@ -46,8 +53,8 @@ class StageRun:
     result. It differs from ``key`` where the run continues with one that other code began, or that
     was to do fewer iterations.
     ``recipe`` is the pipeline's, but for ``within``.
-    ``identity``: the key without the code. ``generation``: how many results of this content there
-    are with this one, of which all but the first were asked for (``refresh``).
+    ``generation``: how many results of this content there are with this one, of which all but the
+    first were asked for (``refresh``).
     """
 
     def __init__(
@@ -58,7 +65,6 @@ class StageRun:
         kind: str,
         keys: StageKeys,
         parents: Mapping[str, ArtifactRef],
-        generation: int = 1,
     ) -> None:
         self.pipeline = pipeline
         self.recipe = pipeline.recipe
@@ -66,33 +72,27 @@ class StageRun:
         self.workers = pipeline.workers
         self.stage = stage
         self.kind = kind
-        self.key = self.records = generation_key(keys.key, generation)
-        self.identity = keys.identity
-        self.parents = parents
-        self.code_fingerprint = keys.code
-        self.generation = generation
-        self.reused = False
         self.keys = keys
+        self.key = self.records = keys.key
+        self.parents = parents
+        self.generation = 1
+        self.reused = False
         self._made_by: dict[str, ArtifactRef] = {}
-        self._origin: dict[str, Any] = {GENERATION: generation} if generation > 1 else {}
+        self._origin: dict[str, Any] = {}
 
     def regenerated(self, generation: int) -> "StageRun":
         """Return the run of the same content whose result is the ``generation``-th."""
-        return StageRun(
-            self.pipeline,
-            stage=self.stage,
-            kind=self.kind,
-            keys=self.keys,
-            parents=self.parents,
-            generation=generation,
-        )
+        run = self._noting({GENERATION: generation} if generation > 1 else {})
+        run.key = run.records = generation_key(self.keys.key, generation)
+        run.generation = generation
+        return run
 
     def continuing(self, other: HalfDone) -> "StageRun":
         """Return the run that continues with ``other``, which other code began.
 
         Its result has a separate key: it is what neither code alone would have made.
         """
-        code = {"before": other.code, "after": self.code_fingerprint, "step": other.step}
+        code = {"before": other.code, "after": self.keys.code, "step": other.step}
         run = self._noting({RECORDS: other.key, ACCEPTED: code})
         run.key, run.records = continued_key(self.key, other.key), other.key
         return run
@@ -129,7 +129,7 @@ class StageRun:
 
     def resumable(self) -> Lineage:
         """Return the lineage of checkpoints, which says who may continue with them."""
-        named = {IDENTITY: self.identity, TRAJECTORY: self.keys.trajectory}
+        named = {IDENTITY: self.keys.identity, TRAJECTORY: self.keys.trajectory}
         made_by = {VERSION: self.keys.parts.code[VERSION], TOTAL: self.keys.total}
         layout = {LAYOUT: self.recipe.hardware.learner.layout(self.recipe.model.dtype)}
         return self.lineage(named | made_by | layout)
@@ -152,7 +152,7 @@ class StageRun:
         """Return what the manifest says of origin; ``metadata`` holds JSON values."""
         return Lineage(
             recipe_digest=recipe_digest(self.pipeline.recipe),
-            code_fingerprint=self.code_fingerprint,
+            code_fingerprint=self.keys.code,
             parents={**self.parents, **self._made_by},
             producer=flow_run_id(),
             metadata={**self._origin, **(metadata or {})},

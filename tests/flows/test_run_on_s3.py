@@ -9,7 +9,7 @@ from rlcore.store.artifacts import ArtifactStore
 from tests.flows.commands.test_export import cli
 from tests.flows.small_run import run_small
 from tests.rlcore.conftest import bucket, s3_server
-from tests.tasks.runtime.test_more_iterations import CONSTANT
+from tests.tasks.runtime.test_earlier_runs_shorter import CONSTANT
 
 __all__ = ["bucket", "s3_server"]  # fixtures
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]

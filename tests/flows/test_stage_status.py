@@ -18,10 +18,11 @@ from flows.rl_loop import rl
 from rlcore.learner.checkpoints import KIND
 from rlcore.recipes.load import load_recipe
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.versions import VERSION
 from schemas.artifacts import MANIFEST_VERSION, ArtifactRef
 from tasks.base_model import base_model
 from tasks.prepare_data import prepare_data
-from tasks.runtime.drift import IDENTITY
+from tasks.runtime.earlier_runs import IDENTITY
 from tasks.runtime.keys import StageKeys
 from tasks.runtime.run import open_run
 from tasks.sft import sft
@@ -147,7 +148,8 @@ def test_a_store_that_cannot_be_read_is_named(
 
 def stopped(store: ArtifactStore, keys: StageKeys, step: int, folder: Path, code: str = "") -> None:
     """Put a checkpoint of a run ``keys`` into the store, as its stage would."""
-    lineage = Lineage("r", code or keys.code, metadata={IDENTITY: keys.identity})
+    made_by = {IDENTITY: keys.identity, VERSION: keys.parts.code[VERSION]}
+    lineage = Lineage("r", code or keys.code, metadata=made_by)
     store.put(KIND, f"{keys.key}/{step:06d}", directory=folder, lineage=lineage)
 
 

@@ -8,6 +8,14 @@ from tests.golden.behaviour import GOLDEN, behaviour
 MEANT: dict[str, str] = {
     "keys/hardware.learner.attention": "sdpa_blocks is gone: nobody measured that it pays",
     "keys/rl.update.old_logprobs": "rollout: the log-probs of the sampler are the old ones",
+    **dict.fromkeys(
+        (
+            "commands/replay/--trajectory",
+            "commands/replay/--format",
+            "documents/rl-pipeline replay latest 40 --trajectory UID",
+        ),
+        "an answer is no longer walked token by token",
+    ),
 }
 
 

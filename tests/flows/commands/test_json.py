@@ -94,7 +94,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_command_that_prints_json_has_a_schema() -> None:
     named = {path.name.removesuffix(".schema.json") for path in SCHEMAS.iterdir()}
     # printed by the test files of these commands
-    elsewhere = {"champions", "compare", "evaluate", "evolve", "fork", "replay", "rerun", "run"}
+    elsewhere = {"champions", "compare", "evaluate", "evolve", "fork", "rerun", "run"}
     assert named == _printing() == {command.split()[0] for command in ARGUMENTS} | elsewhere
 
 

@@ -19,7 +19,7 @@ from rlcore.recipes.load import load_recipe
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rl.phases import Phases
 from rlcore.rl.prompts import PromptRows
-from rlcore.rl.ptx import ptx_sequences
+from rlcore.rl.ptx import ptx_of
 from rlcore.rl.roles import start_workers
 from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -97,14 +97,13 @@ def make_phases(dataset: Dataset, tmp_path: Path) -> Iterator[Callable[..., Phas
             recipe = load_recipe(name, {**SMALL, **INLINE, **overrides}, directory=RECIPES)
             policy = model_directory(dataset.store.directory(dataset.base))
             tokenizer = load_tokenizer(policy)
-            table, ptx = dataset.store.table, recipe.rl.ptx
             return Phases(
                 recipe,
                 store=store or ArtifactStore(str(tmp_path / "store")),
                 key=key,
                 lineage=lineage,
                 prompts=PromptRows.of_file(dataset.store.table_file(dataset.ref, "prompts")),
-                ptx=ptx and ptx_sequences(ptx, table(dataset.ref, "demonstrations"), tokenizer),
+                ptx=ptx_of(recipe.rl.ptx, dataset.store, dataset.ref, tokenizer),
                 tokenizer=tokenizer,
                 stop_ids=stops_of(policy, tokenizer).ids,
                 workers=start_workers(

@@ -117,8 +117,6 @@ def test_the_cap_does_what_it_says(make_phases: Make, policy: str, kept: int | N
         ) as refusal:
             draw(phases, state)
         assert "or set" not in str(refusal.value), "a partial batch of nothing is no remedy"
-        told = "on_exhausted = 'train_partial' has nothing to train on" in str(refusal.value)
-        assert told == (policy == "train_partial")
         return
     groups, rounds = draw(phases, state)
     assert len(rounds) == 2

@@ -158,7 +158,8 @@ def changed_reward(phases: Phases, iteration: int, *, hidden: bool) -> None:
         tables = {table: store.table(ref, table) for table in manifest.rows}
         parents = {**manifest.parents, "rewards": new}
         store.discard(kind, name)
-        store.put(kind, name, tables=tables, lineage=Lineage("recipe", "code", parents))
+        made = Lineage("recipe", "code", parents, metadata=manifest.metadata)
+        store.put(kind, name, tables=tables, lineage=made)
 
 
 def test_a_flipped_reward_is_named(make_phases: Make, dataset: Dataset, tmp_path: Path) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from flows.paths import RECIPES
-from rlcore.cluster.types import Worker
 from rlcore.engines.pool import load_model_directory
 from rlcore.models.weight_digest import UNVERIFIED
 from rlcore.recipes.load import load_recipe
-from rlcore.rl.workers import Sampler, Workers
+from rlcore.rl.workers import Workers
 from schemas.recipe import Recipe
 from tests.flows.small_run import SMALL
 from tests.rlcore.engines.conftest import tiny_model
@@ -21,10 +20,6 @@ AUTO = {"hardware.rollout.engine": "auto", "hardware.device": "cpu"}
 LARGE = {"model.from_scratch.hidden_size": 1024, "model.from_scratch.num_layers": 8}
 
 
-def nothing(*arguments: Any) -> list[Worker]:
-    raise AssertionError(f"no engine is asked for: {arguments}")
-
-
 def recipe(*overrides: dict[str, Any]) -> Recipe:
     changes = {key: value for each in overrides for key, value in each.items()}
     return load_recipe("quickstart", changes, directory=RECIPES)
@@ -32,25 +27,22 @@ def recipe(*overrides: dict[str, Any]) -> Recipe:
 
 def test_the_rule_is_asked_once_and_told_once() -> None:
     said: list[str] = []
-    planned = [recipe(AUTO, LARGE)]
-    sampler = Sampler(lambda: (planned[0], "cpu"), nothing, said.append)
-    assert sampler.take(NOWHERE) == "vllm"
+    workers = Workers(recipe(AUTO, LARGE), log=said.append)
+    assert workers.choose_engine(NOWHERE) == "vllm"
     said.clear()
-    planned[0] = recipe(AUTO)
-    assert [sampler.take(NOWHERE) for _ in range(2)] == ["transformers"] * 2
+    workers.recipe = recipe(AUTO)
+    assert [workers.choose_engine(NOWHERE) for _ in range(2)] == ["transformers"] * 2
     (line,) = said
     assert line.startswith("rollout engine: transformers (auto: 361,600 parameters are fewer than")
-    assert sampler.take(NOWHERE, "vllm") == "vllm"
+    assert workers.choose_engine(NOWHERE, "vllm") == "vllm"
     assert said[1:] == ["rollout engine: vllm (auto: what this run has sampled so far is by it)"]
 
 
 def test_an_engine_that_the_recipe_names_is_not_told() -> None:
     said: list[str] = []
-    named = recipe({"hardware.rollout.engine": "transformers"})
-    assert (
-        Sampler(lambda: (named, "cuda"), nothing, said.append).take(NOWHERE, "vllm")
-        == "transformers"
-    )
+    named = recipe({"hardware.rollout.engine": "transformers", "hardware.device": "cuda"})
+    workers = Workers(named, log=said.append)
+    assert workers.choose_engine(NOWHERE, "vllm") == "transformers"
     assert said == []
 
 

@@ -189,7 +189,6 @@ def test_the_newest_state_counts_and_nobody_waits(
         page.end(Ending("completed"))
     assert passes[-1] == Ending("completed")
     assert len(passes) <= 3
-    assert page.figures()["passes"] == len(passes)
 
 
 def test_a_stage_is_shown_though_the_next_pass_is_not_due(
@@ -215,16 +214,17 @@ def test_a_stage_is_shown_though_the_next_pass_is_not_due(
 
 
 def test_a_page_that_fails_is_logged_once_and_ends_nothing(made: MadeRun) -> None:
+    failed = threading.Event()
+
     def publish(ending: Ending) -> None:
+        failed.set()
         raise ConnectionError("the server is away")
 
     lines: list[str] = []
     view: Any = SimpleNamespace(publish=publish)
     with RunPage.open(view, lines.append) as page:
         page.refresh()
-        while not page.seconds:
-            pass
-    assert len(page.seconds) >= 1
+        assert failed.wait(300)
     assert lines == ["the run's page is not up to date (ConnectionError: the server is away)"]
 
 

@@ -23,7 +23,6 @@ from tasks.run_page.tracking import Tracker
 from tasks.runtime import restarts
 from tasks.runtime.caching import CachedStage, StageRun
 from tasks.runtime.pipeline import PipelineRun
-from tasks.runtime.restarts import Restart
 from tasks.runtime.stage_keys import Declared
 from tasks.runtime.stage_run import flow_run_id
 
@@ -197,25 +196,6 @@ def test_what_is_lost_of_a_stage_without_steps(
     staged = Staged(tmp_path, body)
     staged.run()
     assert [row.seconds for row in staged.rows] == [40.0, 40.0]
-
-
-def test_another_reason_to_begin_again_has_its_own_remedy(
-    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(error: Exception, run: StageRun) -> Restart | None:
-        return Restart("the disk was full", "an emptier disk") if "disk" in str(error) else None
-
-    monkeypatch.setattr(restarts, "CAUSES", (*restarts.CAUSES, full))
-
-    def body(run: StageRun, call: int) -> None:
-        if call == 1:
-            raise OSError("no space on disk")
-
-    staged = Staged(tmp_path, body)
-    staged.run()
-    assert [(row.cause, row.remedy) for row in staged.rows] == [
-        ("the disk was full", "an emptier disk")
-    ]
 
 
 def budget(run: StageRun) -> int:

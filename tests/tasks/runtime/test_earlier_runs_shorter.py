@@ -9,9 +9,9 @@ import pytest
 from rlcore.results.run import Run
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.recipe import Recipe
-from tasks.runtime.drift import ACCEPTED
-from tasks.runtime.keys import without_end
-from tasks.runtime.more_iterations import TOTAL, TRAJECTORY, shorter_run
+from tasks.runtime.earlier_runs import ACCEPTED, TOTAL, TRAJECTORY, Shorter, earlier_run
+from tasks.runtime.keys import KeyParts, StageKeys
+from tasks.runtime.stage_keys import Declared
 from tests.flows.commands.test_export import cli
 from tests.flows.small_run import INLINE, SMALL, artifact_digests, run_small
 
@@ -54,7 +54,7 @@ def test_more_iterations_go_on_and_end_as_one_go(prefect_server: str, tmp_path: 
     linear = {**INLINE, f"{SCHEDULE}.kind": "linear", f"{SCHEDULE}.warmup_steps": 0}
     assert run_small(two, {**linear, "rl.iterations": 2}).returncode == 0
     said = status(two, {**linear, "rl.iterations": 3})["rl"]
-    why = "kind = 'linear') depends on rl.iterations: the learning rate of iteration 1 was"
+    why = "kind = 'linear') depends on rl.iterations: of 2, iteration 1 had other learning rates"
     assert f"trains from 0 beside a run of 2 iterations: {SCHEDULE} ({why}" in said
     assert why in run_small(two, {**linear, "rl.iterations": 3}).stdout
 
@@ -74,16 +74,12 @@ def test_the_run_with_the_most_steps_that_fit_is_gone_on_with(tmp_path: Path) ->
     def found(
         total: int, key: str = "mine", why: str | None = None
     ) -> tuple[str, str | None] | None:
-        shorter = shorter_run(
-            store,
-            key=key,
-            trajectory="t",
-            code="now",
-            recipe=RECIPE,
-            total=total,
-            obstacle=lambda recipe, before, done: why,
-            log=pytest.fail,
+        stage = Declared("rl", "policy", resumes=lambda recipe, before, done: why)
+        keys = StageKeys(key, "i", "now", KeyParts("rl"), {}, trajectory="t", total=total)
+        shorter = earlier_run(
+            store, stage, keys, RECIPE, 1, is_made=lambda key: False, log=pytest.fail
         )
+        assert shorter is None or isinstance(shorter, Shorter)
         return shorter and (shorter.key, shorter.obstacle)
 
     assert found(100) is None
@@ -98,10 +94,3 @@ def test_the_run_with_the_most_steps_that_fit_is_gone_on_with(tmp_path: Path) ->
     assert found(10) is None
     assert found(75, why="linear") == ("other", "other code made its checkpoints")
     assert found(65, why="linear") == ("many", "linear")
-
-
-def test_only_rl_has_a_number_of_iterations_that_is_an_end() -> None:
-    part = {"seed": 0, "rl": {"iterations": 5, "preset": "grpo"}}
-    assert without_end("rl", part) == ({"seed": 0, "rl": {"preset": "grpo"}}, 5)
-    assert part["rl"] == {"iterations": 5, "preset": "grpo"}
-    assert without_end("sft", {}) == (None, None)
