@@ -28,7 +28,6 @@ from rlcore.report.facts import (
 )
 from rlcore.report.lineage_picture import lineage_png
 from rlcore.report.text import PHASES, clean, cut, duration, number, shortened
-from rlcore.report.timeline import timeline_of, timeline_png
 from rlcore.results.run import Run
 from rlcore.store.checks import ArtifactError
 from schemas.stages import stage_parents
@@ -64,13 +63,12 @@ def write_report(
     """
     facts = facts or gather(run, ending)
     there = {stage.name for stage in facts.stages}
-    asked, scores, pruned, timeline = [], None, None, None
+    asked, scores, pruned = [], None, None
     if RL in there:
         try:
             asked = samples.over_iterations(run)
             scores = samples.scores(run)
             pruned = samples.pruned(run)
-            timeline = timeline_of(run, facts.metrics[RL])
         except ArtifactError:  # a store that goes away; the rest is worth having
             pass
     planned = [] if facts.state == "completed" else stage_parents(run.recipe)
@@ -85,8 +83,6 @@ def write_report(
         asked=asked,
         scores=scores,
         pruned=pruned,
-        timeline=timeline,
-        timeline_picture=timeline and _data_url(timeline_png(timeline), "png"),
     )
 
 
