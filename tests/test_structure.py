@@ -43,7 +43,7 @@ CONFINED = {
     "duckdb": tuple(
         f"rlcore/results/{name}.py" for name in ("conditions", "index", "queries", "views")
     ),
-    "matplotlib": ("rlcore/report/draw.py", "rlcore/report/lineage_picture.py"),
+    "matplotlib": ("rlcore/report/draw.py",),
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",

@@ -81,7 +81,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/results/test_queries.py": ("rlcore/results/data_dictionary.py",),
     "tests/rlcore/report/test_write.py": (
         "rlcore/report/evaluation.py",
-        "rlcore/report/facts.py",
         "rlcore/report/samples.py",
     ),
     "tests/schemas/test_data.py": ("schemas/generators.py",),

@@ -26,7 +26,6 @@ from rlcore.report.facts import (
     Facts,
     gather,
 )
-from rlcore.report.lineage_picture import lineage_png
 from rlcore.report.text import PHASES, clean, cut, duration, number, shortened
 from rlcore.results.run import Run
 from rlcore.store.checks import ArtifactError
@@ -79,7 +78,6 @@ def write_report(
         run=facts,
         to_come=[stage for stage in planned if stage not in there],
         proxy=[] if proxy is None else proxy_panels("reward", {"": proxy}, legend=False),
-        lineage=_data_url(lineage_png(facts.stages, facts.recorded), "png"),
         asked=asked,
         scores=scores,
         pruned=pruned,
@@ -148,8 +146,5 @@ def _shown(value: Any) -> Any:
 
 def _drawn(panel: Panel) -> str:
     """Return the picture of a panel, whose title is a caption beside it."""
-    return _data_url(picture([panel], titles=False, form="svg"), "svg+xml")
-
-
-def _data_url(content: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    svg = picture([panel], titles=False, form="svg")
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
