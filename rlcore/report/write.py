@@ -65,7 +65,7 @@ def write_report(
     asked, scores, pruned = [], None, None
     if RL in there:
         try:
-            asked = samples.over_iterations(run)
+            asked = samples.of_policy(run)
             scores = samples.scores(run)
             pruned = samples.pruned(run)
         except ArtifactError:  # a store that goes away; the rest is worth having

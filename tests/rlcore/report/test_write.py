@@ -70,9 +70,7 @@ def test_a_finished_run(run: MadeRun, tmp_path: Path) -> None:
     assert "0.750" in page.text
     assert "0.600 to 0.900" in page.text, "the interval of the evaluation"
     assert "1 not finite" in page.text, "a gradient norm that was infinite"
-    assert re.search(
-        r"iteration 1\b.*it is 7 \(iteration 1\).*it is 7 \(iteration 3\)", page.text, re.S
-    )
+    assert re.search(r"iteration 3\b.*it is 7 \(iteration 3\)", page.text, re.S)
     assert "/runs/flow-run/0123abcd-0000-4000-8000-000000000000" in page.links
 
 
@@ -81,7 +79,7 @@ def test_answers_of_two_validations_stand_side_by_side(run: MadeRun, tmp_path: P
     run.train(run.prepare("How many?"), iterations=2, response="sampled")
     run.validate(0, right=0, response="I cannot")
     once = _report(run, tmp_path).text
-    assert "sampled (iteration 1)" in once
+    assert "sampled (iteration 2)" in once
     assert "I cannot" not in once, "one validation shows no change"
     run.validate(1, right=0, response="between")
     run.validate(2, right=1, response="it is 7")
