@@ -6,16 +6,15 @@ from dataclasses import dataclass
 
 import duckdb
 
-from rlcore.results.conditions import constant, constants
-from rlcore.results.data_dictionary import JOINED, column_descriptions, holder
+from rlcore.results.conditions import constants
+from rlcore.results.data_dictionary import JOINED, holder
 from rlcore.results.index import Index
 from rlcore.results.stage_rows import newest
 from rlcore.store.tables import arrow_schema
 from schemas.errors import UserError
 from schemas.table_list import TABLES, VIEWS, added_since, schema_version
 
-TEXTS = {**VIEWS, **TABLES}
-NAMES = (*TEXTS,)
+NAMES = (*VIEWS, *TABLES)
 _PATTERN = re.compile(r"[*?[]")
 _JOINED_BY = ("trajectory_id", "epoch")
 _OF_RUNS = ("run_stages", "eval_results")
@@ -143,11 +142,6 @@ class Views:
             self._create_trajectories()
         if "runs" in names or listing:
             self._connection.execute(_RUNS)
-        if listing:
-            for (view,) in self._connection.execute(
-                "SELECT view_name FROM duckdb_views() WHERE NOT internal"
-            ).fetchall():
-                self._comment(view)
 
     def _create_trajectories(self) -> None:
         self._connection.execute(_CHILDREN)
@@ -168,13 +162,6 @@ class Views:
             f" FROM {self._sources['rollouts']} rollouts"
             f" JOIN _store.trajectory_files f ON f.file = rollouts.file{joins}"
         )
-
-    def _comment(self, view: str) -> None:
-        """Say in SQL what a view and its columns hold: ``duckdb_views()``, ``duckdb_columns()``."""
-        said = [f"COMMENT ON VIEW {view} IS {constant(TEXTS[view])}"]
-        for column, text in column_descriptions(view).items():
-            said.append(f'COMMENT ON COLUMN {view}."{column}" IS {constant(text)}')
-        self._connection.execute("; ".join(said))
 
     def _current_holders(self, table: str) -> list[_Holder]:
         """Return the holders of ``table`` whose columns mean what those we write do, where they
