@@ -9,7 +9,6 @@ import base64
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -27,22 +26,13 @@ from rlcore.report.facts import (
     gather,
 )
 from rlcore.report.text import PHASES, clean, cut, duration, number, shortened
+from rlcore.results.compare import Section
 from rlcore.results.run import Run
 from rlcore.store.checks import ArtifactError
 from schemas.stages import stage_parents
 
 INDEX = "index.html"
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A section that the caller adds: rows of text, numbers or None, a cell per column."""
-
-    title: str
-    note: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
 
 
 def write_report(
@@ -84,10 +74,10 @@ def write_report(
     )
 
 
-def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Table] = ()) -> Path:
+def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Section] = ()) -> Path:
     """Write one page with the curves of several runs over each other; see ``write_report``.
 
-    ``extra``: sections between the evaluations and the curves.
+    ``extra``: titled tables between the evaluations and the curves.
     """
     facts = [gather(run) for run in runs]
     return _write(
@@ -101,7 +91,9 @@ def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Table] = ()) 
         },
         curves=curves({one.name: one.metrics for one in facts}),
         evaluation=evaluation.of_runs({one.name: one.eval_results for one in facts}),
-        extra=extra,
+        extra=[
+            (title, list(rows[0]), [list(row.values()) for row in rows]) for title, rows in extra
+        ],
     )
 
 

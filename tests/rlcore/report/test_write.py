@@ -9,7 +9,7 @@ import pytest
 
 from rlcore.report.facts import Ending
 from rlcore.report.text import duration
-from rlcore.report.write import Table, write_overlay, write_report
+from rlcore.report.write import write_overlay, write_report
 from schemas.errors import UserError
 from tests.rlcore.report.made import MadeRun
 
@@ -173,8 +173,10 @@ def test_runs_over_each_other(run: MadeRun, tmp_path: Path) -> None:
     run.evaluate()
     other = MadeRun(tmp_path / "runs", "quickstart-0000cafe")
     other.train(other.prepare(), iterations=2)
-    extra = Table("What differs", "", ("key", "value"), [("rl.<b>", 0.25), ("seed", None)])
-    page = _Page(write_overlay([run.open(), other.open()], tmp_path / "two.html", [extra]))
+    rows = [{"key": "rl.<b>", "value": 0.25}, {"key": "seed", "value": None}]
+    page = _Page(
+        write_overlay([run.open(), other.open()], tmp_path / "two.html", [("What differs", rows)])
+    )
     assert page.elements <= {*ELEMENTS.split()}
     for text in (run.name, other.name, "What differs", "rl.<b>", "0.25", "0.750"):
         assert text in page.text
