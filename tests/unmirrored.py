@@ -70,6 +70,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/diagnostics/policy_checks.py",
         "rlcore/diagnostics/reward_checks.py",
         "rlcore/diagnostics/measures.py",
+        "rlcore/diagnostics/types.py",
     ),
     "tests/rlcore/engines/test_engines.py": ("rlcore/engines/vllm_transfer.py",),
     "tests/rlcore/verl/test_translate.py": (

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from rlcore.report.draw import RL, STAGES, number, picture, proxy_panels
+from rlcore.report.draw import RL, STAGES, gap_panel, number, picture
 from rlcore.report.facts import Facts
 from rlcore.report.text import code, plain, quoted
 from rlcore.report.write import INDEX, TEMPLATES
@@ -56,7 +56,7 @@ def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSectio
             given = {"stage": stage, "panels": every, "picture": drawn}
             yield told("metrics", why, key=f"metrics-{stage}", **given)
     if facts.proxy is not None:
-        panels = proxy_panels("reward", {"": facts.proxy}, legend=False)
+        panels = [gap_panel("reward", {"": facts.proxy}, legend=False)]
         drawn = pictures("proxy-vs-true", panels, partial(picture, panels))
         why = "Mean reward of each iteration and the true accuracy of the same samples."
         yield told("proxy", why, key="proxy-vs-true", picture=drawn)

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from rlcore.recipes.redaction import redact
 from rlcore.report import evaluation, samples
-from rlcore.report.draw import Panel, curves, picture, proxy_panels
+from rlcore.report.draw import Panel, curves, gap_panel, picture
 from rlcore.report.facts import (
     RL,
     Ending,
@@ -67,7 +67,7 @@ def write_report(
         "run.html",
         run=facts,
         to_come=[stage for stage in planned if stage not in there],
-        proxy=[] if proxy is None else proxy_panels("reward", {"": proxy}, legend=False),
+        proxy=[] if proxy is None else [gap_panel("reward", {"": proxy}, legend=False)],
         asked=asked,
         scores=scores,
         pruned=pruned,
