@@ -317,23 +317,23 @@ def draw(outcomes: Sequence[RunOutcome], path: Path, *, sampled: bool = False) -
 
 
 def panels(outcomes: Sequence[RunOutcome], *, sampled: bool = False) -> "list[Panel]":
-    """Return a panel per recipe with a line per seed over the iterations, and two more where a
+    """Return a panel per recipe with a line per seed over the iterations, and one more where a
     reward model is maximised."""
-    from rlcore.report.draw import Line, Panel, proxy_panels
+    from rlcore.report.draw import Line, Panel, gap_panel
 
-    accuracy, proxies = [], []
+    accuracy, gaps = [], []
     for average in averages(outcomes):
         recipe, runs = average.recipe, [o for o in outcomes if o.name == average.recipe]
         panel = Panel(
             recipe,
             [Line(f"seed {o.seed}", o.curve, colour) for colour, o in enumerate(runs)],
             note=f"held-out {average.before:.2f} to {average.rl:.2f}",
-            y_labels={0: "accuracy of samples" if sampled else "validation accuracy"},
-            limits={0: (0.0, 1.03)},
+            y_label="accuracy of samples" if sampled else "validation accuracy",
+            limits=(0.0, 1.03),
             legend=True,
         )
         accuracy.append(panel)
         by_seed = {f"seed {o.seed}": o.proxy for o in runs if o.proxy is not None}
         if by_seed:
-            proxies += proxy_panels(recipe, by_seed)
-    return [*accuracy, *proxies]
+            gaps.append(gap_panel(recipe, by_seed))
+    return [*accuracy, *gaps]

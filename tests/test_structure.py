@@ -41,10 +41,9 @@ CONFINED = {
     "openai": ("rlcore/rewards/judges/client.py",),
     "mcp": ("rlcore/envs/mcp.py",),
     "duckdb": tuple(
-        f"rlcore/results/{name}.py"
-        for name in ("column_cache", "conditions", "index", "queries", "views")
+        f"rlcore/results/{name}.py" for name in ("conditions", "index", "queries", "views")
     ),
-    "matplotlib": ("rlcore/report/draw.py", "rlcore/report/lineage_picture.py"),
+    "matplotlib": ("rlcore/report/draw.py",),
     "transformers": (
         "rlcore/models/",
         "rlcore/learner/",

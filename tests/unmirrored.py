@@ -69,6 +69,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "rlcore/diagnostics/policy_checks.py",
         "rlcore/diagnostics/reward_checks.py",
         "rlcore/diagnostics/measures.py",
+        "rlcore/diagnostics/types.py",
     ),
     "tests/rlcore/engines/test_engines.py": ("rlcore/engines/vllm_transfer.py",),
     "tests/rlcore/verl/test_translate.py": (
@@ -80,7 +81,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/results/test_queries.py": ("rlcore/results/data_dictionary.py",),
     "tests/rlcore/report/test_write.py": (
         "rlcore/report/evaluation.py",
-        "rlcore/report/facts.py",
         "rlcore/report/samples.py",
     ),
     "tests/schemas/test_data.py": ("schemas/generators.py",),

@@ -1,25 +1,28 @@
 """``rl-pipeline ask``: questions that people have about a run, answered by SQL."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from flows.commands.arguments import add_runs_folder, add_store_root
 from flows.commands.sql import print_answer, readable_store
 from flows.output import add_format, print_rows, tell
-from rlcore.results.folders import LATEST, RECIPE, run_folder
+from rlcore.results.folders import LATEST, run_folder
 
 
 def add_ask(commands: Any) -> None:
     """Add the subcommand ``ask`` to a command line's subparsers."""
     parser = commands.add_parser(
-        "ask", help="questions about a run: prompts never rewarded, hacking, what changed, ..."
+        "ask", help="questions about a run: prompts never rewarded, hacking, skipped rows, ..."
     )
     parser.add_argument(
         "question", nargs="?", metavar="NAME", help="which question; without one, all are listed"
     )
     parser.add_argument(
-        "run", nargs="*", metavar="RUN", help="folder below runs/, or latest (the default)"
+        "run",
+        nargs="?",
+        default=LATEST,
+        metavar="RUN",
+        help="folder below runs/, or latest (the default)",
     )
     parser.add_argument(
         "--sql", action="store_true", help="print the SELECT, to build on, instead of its rows"
@@ -42,44 +45,17 @@ def _ask(options: argparse.Namespace) -> int:
         print_rows(rows, ("question", "answers"), options.format)
         return 0
     asked, store = question(options.question), readable_store(options.store)
-    runs = [_folder_name(run, options.runs) for run in options.run or [LATEST]]
-    keys = _recipe_keys(*(options.runs / run for run in runs)) if len(runs) == 2 else {}
-    sql = statement(store, options.question, runs, keys, tell)
+    folder = run_folder(options.run, options.runs)  # the store knows a run by its folder's name
+    run = options.run if folder is None else folder.name
+    sql = statement(store, options.question, run, tell)
     if options.sql:
         print(sql)
         return 0
     found = answer(store, sql, tell)
     if options.format == "table":
-        print(f"{asked.title}: {', '.join(runs)}\n{asked.explanation}\n")
+        print(f"{asked.title}: {run}\n{asked.explanation}\n")
     if options.format == "table" and not found.rows:
         print("none")
     else:
         print_answer(found.dicts(), found.columns, options.format, options.rows)
     return 0
-
-
-def _folder_name(run: str, runs: Path) -> str:
-    """Return the name by which the store knows a run, which may be given as a path."""
-    folder = run_folder(run, runs)
-    return run if folder is None else folder.name
-
-
-def _recipe_keys(first: Path, second: Path) -> dict[str, tuple[str | None, str | None]]:
-    """Return what differs between the recipes of two runs, by dotted key; nothing where a folder
-    is gone."""
-    import yaml
-
-    from rlcore.recipes.text import leaves
-
-    if not all((folder / RECIPE).is_file() for folder in (first, second)):
-        return {}
-    flat = [
-        {
-            key: str(value)
-            for key, value in leaves(yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8")))
-        }
-        for folder in (first, second)
-    ]
-    names = dict.fromkeys([*flat[0], *flat[1]])
-    pairs = {name: (flat[0].get(name), flat[1].get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -82,9 +82,9 @@ def to_rows(
     for setting in comparison.settings:
         for run, text in zip(comparison.runs, setting.values, strict=True):
             add(setting.part, setting.name, run=run, text=text)
-    for figure in comparison.figures:
-        for run, value in zip(comparison.runs, figure.values, strict=True):
-            add("training", figure.name, run=run, value=value)
+    for name, values in comparison.figures.items():
+        for run, value in zip(comparison.runs, values, strict=True):
+            add("training", name, run=run, value=value)
     for run, pairs in comparison.pairs.items():
         for pair in pairs:
             add("evaluation", pair.metric, run=run, pairs=pair.pairs, **of_difference(pair))

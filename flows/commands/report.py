@@ -15,7 +15,6 @@ from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from rlcore.report.facts import Ending
-    from rlcore.report.write import Table
     from rlcore.results.run import Run
 
 
@@ -42,6 +41,7 @@ def add_report(commands: Any) -> None:
 def report(options: argparse.Namespace) -> int:
     """Write the report and print its path, and its address where a server of ours serves it."""
     from rlcore.report.write import INDEX, write_overlay, write_report
+    from rlcore.results.compare import compare
     from rlcore.results.run import Run
 
     runs = [Run.open(name, options.runs) for name in options.run]
@@ -57,22 +57,11 @@ def report(options: argparse.Namespace) -> int:
         written = write_report(runs[0], path.parent, _ending(runs[0]), name=path.name)
     else:
         path = out if options.out else out / _file(names)
-        written = write_overlay(runs, path, _compared(runs))
+        written = write_overlay(runs, path, compare(runs).sections())
     print(f"Report: {written}")
     if address := _address(written):
         print(f"Served: {address}")
     return 0
-
-
-def _compared(runs: "Sequence[Run]") -> "list[Table]":
-    """Return the tables of ``rlcore.results.compare`` as sections of a report."""
-    from rlcore.report.write import Table
-    from rlcore.results.compare import comparison_sections
-
-    return [
-        Table(title, "", list(rows[0]), [list(row.values()) for row in rows])
-        for title, rows in comparison_sections(runs)
-    ]
 
 
 def _checked(out: Path) -> Path:

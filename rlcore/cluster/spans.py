@@ -1,5 +1,4 @@
-"""Who was busy with what, and when, on this process's monotonic clock: what a timeline is drawn
-from."""
+"""Who was busy with what, and when, on this process's monotonic clock."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable

@@ -213,7 +213,10 @@ def remedies(stream: Stream) -> str:
         steps.append("take a critic with warm-up (rl.preset: vapo)")
     elif rl.critic.warmup_iterations == 0:
         steps.append("warm the critic up (rl.critic.warmup_iterations)")
-    steps.append("check that the verifier accepts right answers to these prompts")
+    steps.append(
+        "check that the verifier accepts right answers to these prompts"
+        " (`rl-pipeline ask never-rewarded`)"
+    )
     return "; ".join(f"({number}) {step}" for number, step in enumerate(steps, start=1))
 
 
@@ -229,7 +232,6 @@ STALL_CHECKS = (
             " {value:.0f} iterations (threshold {threshold:.0f}), while"
             " {now[critic/never_right_fraction]:.1%} of the prompts were wrong in every sample"
         ),
-        shows=lambda evidence, iteration: evidence.never_right(iteration),
         remedy=remedies,
     ),
 )

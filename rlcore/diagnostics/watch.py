@@ -2,10 +2,10 @@
 logged once it has lasted for a check's ``patience``, and again when it is over. A check with
 ``fatal_after`` ends the run once its problem has lasted that long.
 
-The state is a function of the recipe and the stored metrics alone (the prompts that a message
-names: of the stored rollouts and rewards). A resumed run replays the metrics tables without
-logging, and continues as if never interrupted. A run that a check ended and that is started again
-checks the next iteration with that history, and ends there unless the problem is over.
+The state is a function of the recipe and the stored metrics alone. A resumed run replays the
+metrics tables without logging, and continues as if never interrupted. A run that a check ended and
+that is started again checks the next iteration with that history, and ends there unless the problem
+is over.
 """
 
 import math
@@ -22,7 +22,7 @@ from rlcore.diagnostics.measures import EXPLAINING
 from rlcore.diagnostics.memory import MESSAGE, OUT_OF_MEMORY, ran_out, remedy
 from rlcore.diagnostics.policy_checks import CRITIC_CHECKS, POLICY_CHECKS
 from rlcore.diagnostics.reward_checks import RECIPE_CHECKS, REWARD_CHECKS
-from rlcore.diagnostics.types import Check, Evidence, Stream
+from rlcore.diagnostics.types import Check, Stream
 from rlcore.rewards.unscored_rows import RewardFailureError, RewardTimeoutError
 from rlcore.rl.groups import DynamicSamplingError
 from rlcore.rl.guards import SamplerDriftError
@@ -85,7 +85,6 @@ class _Watch:
 
     check: Check
     limit: float
-    evidence: Evidence | None
     troubled: int = 0
     healthy: int = 0
     finding: Finding | None = None
@@ -144,8 +143,6 @@ class _Watch:
         )
         if self.check.reads and "{threshold" not in says:  # a rule on the recipe measures nothing
             words += f" (threshold {self.limit:.3g})"
-        if self.check.shows is not None and self.evidence is not None:
-            words += self.check.shows(self.evidence, stream.iteration)
         return words, remedy
 
     @property
@@ -174,16 +171,12 @@ class Diagnostics:
         *,
         log: Callable[[str], None],
         checks: Sequence[Check] = CHECKS,
-        evidence: Evidence | None = None,
     ) -> None:
         """``log`` takes one line per episode that begins or ends; the recipe itself is checked at
-        once.
-
-        ``evidence``: the run's records; without them a finding has its figures only.
-        """
+        once."""
         self._log = log
         self._stream = Stream(recipe)
-        self._watches = [_Watch(c, c.limit(recipe), evidence) for c in checks if c.applies(recipe)]
+        self._watches = [_Watch(c, c.limit(recipe)) for c in checks if c.applies(recipe)]
         self._reads = {name for watch in self._watches for name in watch.check.reads} | EXPLAINING
         at_start = [watch for watch in self._watches if not watch.check.reads]
         for finding in filter(None, [watch.ask(self._stream) for watch in at_start]):
@@ -259,11 +252,9 @@ class Diagnostics:
         return [changed for watch in watches if (changed := watch.ask(self._stream)) is not None]
 
 
-def diagnose(
-    recipe: Recipe, metrics: pl.DataFrame, evidence: Evidence | None = None
-) -> Diagnostics:
-    """Return the diagnostics of a finished run, from its Metrics table and its records."""
-    diagnostics = Diagnostics(recipe, log=lambda line: None, evidence=evidence)
+def diagnose(recipe: Recipe, metrics: pl.DataFrame) -> Diagnostics:
+    """Return the diagnostics of a finished run, from its Metrics table."""
+    diagnostics = Diagnostics(recipe, log=lambda line: None)
     diagnostics.replay(metrics)
     return diagnostics
 

@@ -8,7 +8,7 @@ the dark ground of GitHub and of both UIs.
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +21,6 @@ from rlcore.report.text import number
 COLUMNS = 3
 PANEL_INCHES = (2.8, 1.7)  # three side by side fit the 846 pixels of the UI's text
 LEFT, RIGHT, BELOW, ABOVE = 0.55, 0.1, 0.3, 0.3  # inches of a panel
-AXIS_INCHES = 0.45  # of a second axis, at the right of a panel
 DPI = 100
 INK = "#7d8590"
 COLOURS = ("#4c9aff", "#e8833a", "#2da44e", "#bf5af2", "#d29922", "#db61a2", "#14a3a3", INK)
@@ -36,12 +35,11 @@ SCALELESS = ("/lr",)  # metrics whose values are that small by nature
 @dataclass(frozen=True, slots=True)
 class Line:
     """(step, value) pairs by step; a value that was not finite is None. ``colour``: the number of
-    its colour. ``axis``: 0 for the scale at the left, 1 for that at the right."""
+    its colour."""
 
     label: str
     points: Sequence[tuple[int, float | None]]
     colour: int = 0
-    axis: int = 0
 
     @property
     def known(self) -> list[tuple[int, float]]:
@@ -58,16 +56,16 @@ class Line:
 class Panel:
     """Lines over the same steps. ``metric``: what they show, whose name may bound the scale.
 
-    ``note``: a line of text in the panel. ``y_labels``, ``limits``: of each axis, by its number;
-    without limits the scale is that of ``span``. ``legend``: whether the lines are named in it.
+    ``note``: a line of text in the panel. ``limits``: ends of the scale, those of ``span`` without.
+    ``legend``: whether the lines are named in it.
     """
 
     title: str
     lines: Sequence[Line]
     metric: str = ""
     note: str = ""
-    y_labels: Mapping[int, str] = field(default_factory=dict)
-    limits: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    y_label: str = ""
+    limits: tuple[float, float] | None = None
     legend: bool = False
 
     @property
@@ -101,22 +99,21 @@ def picture(
     """
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    right = RIGHT + AXIS_INCHES * any(line.axis for panel in panels for line in panel.lines)
-    left = LEFT + 0.15 * any(panel.y_labels for panel in panels)
+    left = LEFT + 0.15 * any(panel.y_label for panel in panels)
     above = ABOVE if titles else 0.1
     width, height = columns * PANEL_INCHES[0], rows * PANEL_INCHES[1]
-    inner = (PANEL_INCHES[0] - left - right, PANEL_INCHES[1] - BELOW - above)
-    figure = new_figure(width, height)
+    inner = (PANEL_INCHES[0] - left - RIGHT, PANEL_INCHES[1] - BELOW - above)
+    figure = Figure((width, height), layout=None, dpi=DPI)
     grid = figure.subplots(
         rows,
         columns,
         squeeze=False,
         gridspec_kw={
             "left": left / width,
-            "right": 1 - right / width,
+            "right": 1 - RIGHT / width,
             "bottom": BELOW / height,
             "top": 1 - above / height,
-            "wspace": (left + right) / inner[0],
+            "wspace": (left + RIGHT) / inner[0],
             "hspace": (BELOW + above) / inner[1],
         },
     ).flat
@@ -126,16 +123,6 @@ def picture(
         _draw(axes, panel)
     for axes in grid:  # of the last row, without a panel
         axes.set_visible(False)
-    return saved(figure, form)
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
-    return Figure((width, height), layout=None, dpi=DPI)
-
-
-def saved(figure: Figure, form: Literal["png", "svg"] = "png") -> bytes:
-    """Return ``figure`` in the format ``form``."""
     buffer = io.BytesIO()
     metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
     figure.savefig(buffer, format=form, transparent=True, metadata=metadata)
@@ -177,22 +164,17 @@ def thinned(
 
 
 def _draw(axes: Any, panel: Panel) -> None:
-    several = max(line.axis for line in panel.lines)
-    for index, each in enumerate([axes, axes.twinx()] if several else [axes]):
-        lines = [line for line in panel.lines if line.axis == index]
-        for line in lines:
-            _draw_line(each, line)
-        values = [value for line in lines for value in line.values]
-        least_span = span(min(values), max(values), panel.metric)
-        each.set_ylim(*panel.limits.get(index, least_span))
-        ink = COLOURS[lines[0].colour] if several else INK
-        each.set_ylabel(panel.y_labels.get(index, ""), fontsize=7, color=ink)
-        each.tick_params(labelsize=7, colors=INK, length=2)
-        each.yaxis.set_major_locator(MaxNLocator(TICKS))
-        each.yaxis.set_major_formatter(lambda value, place: f"{value:.4g}")  # no power above it
-        each.xaxis.set_major_locator(MaxNLocator(TICKS, integer=True))
-        each.spines[:].set_color(INK)
-        each.spines[["top", "left" if index else "right"]].set_visible(False)
+    for line in panel.lines:
+        _draw_line(axes, line)
+    values = [value for line in panel.lines for value in line.values]
+    axes.set_ylim(*(panel.limits or span(min(values), max(values), panel.metric)))
+    axes.set_ylabel(panel.y_label, fontsize=7, color=INK)
+    axes.tick_params(labelsize=7, colors=INK, length=2)
+    axes.yaxis.set_major_locator(MaxNLocator(TICKS))
+    axes.yaxis.set_major_formatter(lambda value, place: f"{value:.4g}")  # no power above it
+    axes.xaxis.set_major_locator(MaxNLocator(TICKS, integer=True))
+    axes.spines[:].set_color(INK)
+    axes.spines[["top", "right"]].set_visible(False)
     inside = {"transform": axes.transAxes, "ha": "right", "fontsize": 7, "color": INK}
     axes.text(0.97, 0.06, panel.note, parse_math=False, **inside)
     if panel.legend:
@@ -295,37 +277,17 @@ def _by_metric(tables: Mapping[str, pl.DataFrame | None]) -> dict[str, list[Line
     return found
 
 
-def proxy_panels(
-    title: str, curves: Mapping[str, pl.DataFrame], *, legend: bool = True
-) -> list[Panel]:
-    """Return two panels of ``proxy_and_truth`` by label: reward model score and true accuracy, and
-    the gap between them, which grows where the policy learns what the model prefers."""
-    pairs = [
-        Line("", _points(frame, name), axis, axis)
-        for frame in curves.values()
-        for axis, name in enumerate(("proxy", "truth"))
-    ]
-    gaps = [
-        Line(label, _points(frame, "gap"), colour)
-        for colour, (label, frame) in enumerate(curves.items())
-    ]
-    return [
-        Panel(
-            f"{title}: proxy, truth",
-            pairs,
-            y_labels={0: "reward model", 1: "true accuracy"},
-            limits={1: (0.0, 1.03)},
-        ),
-        Panel(
-            f"{title}: gap",
-            gaps,
-            note="scaled proxy minus scaled truth",
-            y_labels={0: "gap"},
-            limits={0: (-1.05, 1.05)},
-            legend=legend,
-        ),
-    ]
-
-
-def _points(frame: pl.DataFrame, name: str) -> list[tuple[int, float]]:
-    return list(frame.select("step", name).iter_rows())
+def gap_panel(title: str, curves: Mapping[str, pl.DataFrame], *, legend: bool = True) -> Panel:
+    """Return the gap of ``proxy_and_truth`` by label, between reward model score and true accuracy:
+    it grows where the policy learns what the model prefers."""
+    return Panel(
+        f"{title}: gap",
+        [
+            Line(label, list(frame.select("step", "gap").iter_rows()), colour)
+            for colour, (label, frame) in enumerate(curves.items())
+        ],
+        note="scaled score minus scaled accuracy",
+        y_label="gap",
+        limits=(-1.05, 1.05),
+        legend=legend,
+    )

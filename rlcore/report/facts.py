@@ -12,7 +12,6 @@ import polars as pl
 
 from rlcore.data.datasheet import Sheet, datasheet
 from rlcore.diagnostics.measures import learns_from_a_model
-from rlcore.diagnostics.types import Evidence
 from rlcore.diagnostics.watch import Finding, diagnose
 from rlcore.report.draw import RL, Curves, curves
 from rlcore.report.draw import STAGES as TRAINED
@@ -24,7 +23,6 @@ from rlcore.results.run import Run, StageRecord
 from rlcore.results.stage_rows import RestartRecord, restarts_of
 from rlcore.results.summary import phase_seconds, proxy_and_truth, token_rates, verdict
 from rlcore.rl.records import KIND as ITERATIONS
-from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.checks import ArtifactError
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.recipe import Recipe
@@ -339,7 +337,7 @@ def _findings(
     """Return the findings of the checks over what is recorded, with those that ended the run, and
     name and threshold of each check."""
     records = run.records(RL)
-    diagnosed = diagnose(run.recipe, rl, Evidence(ArtifactStore(run.store.root), records))
+    diagnosed = diagnose(run.recipe, rl)
     try:
         ref = run.store.find("diagnostics", records)
         stored = [] if ref is None else run.store.table(ref, "diagnostics").to_dicts()

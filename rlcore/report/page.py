@@ -12,9 +12,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from rlcore.report.draw import RL, STAGES, number, picture, proxy_panels
+from rlcore.report.draw import RL, STAGES, gap_panel, number, picture
 from rlcore.report.facts import Facts
-from rlcore.report.lineage_picture import lineage_png
 from rlcore.report.text import code, plain, quoted
 from rlcore.report.write import INDEX, TEMPLATES
 from rlcore.results.folders import REPORTS
@@ -57,7 +56,7 @@ def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSectio
             given = {"stage": stage, "panels": every, "picture": drawn}
             yield told("metrics", why, key=f"metrics-{stage}", **given)
     if facts.proxy is not None:
-        panels = proxy_panels("reward", {"": facts.proxy}, legend=False)
+        panels = [gap_panel("reward", {"": facts.proxy}, legend=False)]
         drawn = pictures("proxy-vs-true", panels, partial(picture, panels))
         why = "Mean reward of each iteration and the true accuracy of the same samples."
         yield told("proxy", why, key="proxy-vs-true", picture=drawn)
@@ -75,10 +74,8 @@ def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSectio
         yield told("completions", why)
     if facts.export:
         yield told("export", "Where the exported model is.")
-    shown = (facts.stages, facts.recorded and facts.recorded.best)
-    drawn = pictures("lineage", shown, partial(lineage_png, facts.stages, facts.recorded))
     why = "Stages of this run: their artifacts, what they were made from, and by which flow run."
-    yield told("lineage", why, picture=drawn, address=address)
+    yield told("lineage", why, address=address)
 
 
 def _part(name: str, description: str, *, facts: Facts, key: str = "", **given: Any) -> PageSection:

@@ -1,5 +1,5 @@
-"""What the policy wrote and what it got for it: answers to one prompt in two iterations side by
-side, and the distribution of scores over the iterations.
+"""What the policy wrote and what it got for it: answers to one prompt side by side, and the
+distribution of scores over the iterations.
 
 A report reads a bounded part of the records, however long the run.
 """
@@ -17,8 +17,6 @@ from rlcore.store.checks import ArtifactError
 from schemas.artifacts import Manifest
 
 PROMPTS = 4  # shown
-ROLLOUTS = 16  # iterations whose rollouts are read
-ROLLOUT_BYTES = 64 * 2**20  # of their files together
 COLUMNS = 24  # iterations whose scores are read
 FEW_SCORES = 6  # different scores up to which each has its own row
 BINS = 8
@@ -65,37 +63,34 @@ def pruned(run: Run) -> str | None:
     return f"The rollouts of {len(gone)} iteration{several} were {gone[max(gone)]}."
 
 
-def over_iterations(run: Run) -> list[Asked]:
-    """Return prompts that the policy answered in two iterations, those whose mean score changed
-    most in front: greedy answers of the first and the last validation that recorded some, else what
-    was sampled in the first and the last iteration that was read.
-
-    Where no prompt came twice, prompts of the last iteration alone.
-    """
-    answers = _validated(run) or _sampled(run)
-    if not answers:
+def of_policy(run: Run) -> list[Asked]:
+    """Return prompts with the policy's answers: greedy ones of the first and the last validation
+    that recorded some, those whose score changed most in front; before there are two, what it
+    sampled in the newest iteration."""
+    rows = _validated(run)
+    if rows is None:
+        rows = _sampled(run)
+    if rows is None:
         return []
-    rows = pl.concat(answers)
-    means = rows.group_by("uid", "iteration").agg(pl.col("score").mean(), pl.len())
-    ends = means.group_by("uid").agg(
-        first=pl.col("iteration").min(),
-        last=pl.col("iteration").max(),
-        before=pl.col("score").sort_by("iteration").first(),
-        after=pl.col("score").sort_by("iteration").last(),
-    )
-    change = (pl.col("after") - pl.col("before")).abs().fill_null(0.0)
-    ends = ends.sort(
-        pl.col("last") > pl.col("first"), change, "uid", descending=[True, True, False]
-    )
-    chosen = ends.head(PROMPTS)
-    prompts = _prompts(run, chosen["uid"].to_list())
-    asked = []
-    for uid, first, last in chosen.select("uid", "first", "last").iter_rows():
-        mine = rows.filter(pl.col("uid") == uid)
-        answers = [_answer(mine, step) for step in sorted({first, last})]
-        prompt, truth = prompts.get(uid, ("", None))
-        asked.append(Asked(prompt, truth, answers))
-    return asked
+    changed = (pl.col("score").last() - pl.col("score").first()).abs().fill_null(0.0)
+    chosen = rows.group_by("uid").agg(changed).sort("score", "uid", descending=[True, False])
+    uids = chosen["uid"].head(PROMPTS).to_list()
+    prompts = _prompts(run, uids)
+    return [
+        Asked(
+            *prompts.get(uid, ("", None)),
+            [
+                SampledResponse(
+                    f"iteration {row['iteration']}",
+                    row["response"],
+                    row["score"],
+                    f"{row['outcome'] or 'not scored yet'}, {row['finish_reason']}",
+                )
+                for row in rows.filter(pl.col("uid") == uid).to_dicts()
+            ],
+        )
+        for uid in uids
+    ]
 
 
 def answers_of_checkpoints(completions: pl.DataFrame, most: int) -> list[Asked]:
@@ -153,60 +148,41 @@ def scores(run: Run) -> Scores | None:
     return Scores(list(by_iteration), labels, counts / np.maximum(counts.sum(axis=0), 1))
 
 
-def _answer(rows: pl.DataFrame, iteration: int) -> SampledResponse:
-    """Return the first sample of an iteration: not the best one, nor the worst."""
-    group = rows.filter(pl.col("iteration") == iteration).sort("sample")
-    row = group.row(0, named=True)
-    mean = group["score"].drop_nulls()
-    note = f"{row['outcome'] or 'not scored yet'}, {row['finish_reason']}"
-    if group.height > 1 and mean.len():
-        note += f"; mean of its {group.height} samples {mean.to_numpy().mean():.3g}"
-    return SampledResponse(f"iteration {iteration}", row["response"], row["score"], note)
-
-
-def _validated(run: Run) -> list[pl.DataFrame]:
-    """Return the answers of the first and the last validation with their scores; nothing unless
-    there are two."""
+def _validated(run: Run) -> pl.DataFrame | None:
+    """Return the answers of the first and the last validation with their scores; None unless there
+    are two."""
     named, found = run.recorded("validation"), list[pl.DataFrame]()
-    for iteration in _ends(list(named))[:2]:
+    if len(named) < 2:
+        return None
+    for iteration in (min(named), max(named)):
         name = named[iteration][0]
         answers = _columns(run, "validation", name, _GREEDY, table="validation_answers")
         scored = _columns(run, "validation", name, _SCORED, table="validation_rewards")
         if answers is None or scored is None:
-            return []
+            return None
         rows = answers.join(scored, on="trajectory_id", maintain_order="left")
-        place = {"iteration": pl.lit(iteration), "sample": pl.lit(0)}
-        found.insert(0, rows.rename({"trajectory_id": "uid"}).with_columns(**place))
-    return found if len(named) > 1 else []
+        rows = rows.rename({"trajectory_id": "uid"})
+        found.append(rows.with_columns(iteration=pl.lit(iteration)))
+    return pl.concat(found)
 
 
-def _sampled(run: Run) -> list[pl.DataFrame]:
-    """Return answers with their scores of iterations from both ends of the run inwards, as far as
-    ``ROLLOUTS`` and ``ROLLOUT_BYTES`` go; in the order of the iterations."""
-    named = run.recorded("rollouts")
-    left, found = ROLLOUT_BYTES, dict[int, pl.DataFrame]()
-    for iteration in _ends(list(named))[:ROLLOUTS]:
-        name = named[iteration][0]  # dynamic sampling draws several rounds: one is enough
-        manifest = _peek(run, "rollouts", name)
-        if manifest is None:
-            continue
-        left -= sum(entry.bytes for entry in manifest.files.values())
-        if left < 0 and found:
-            break
+def _sampled(run: Run) -> pl.DataFrame | None:
+    """Return the first sample of each prompt of the newest iteration that can be read: not the best
+    one, nor the worst."""
+    for _, (name, *_) in sorted(run.recorded("rollouts").items(), reverse=True):
         answers = _columns(run, "rollouts", name, _ANSWERS)
-        scored = _columns(run, "rewards", name, _SCORED)
         if answers is None:
             continue
+        answers = answers.filter(pl.col("sample") == 0)
         played = _columns(run, "rollouts", name, ["trajectory_id", "turns"], table="episodes")
         if played is not None:
             answers = _with_turns(answers, played)
+        scored = _columns(run, "rewards", name, _SCORED)
         if scored is None:
             nothing = {"trajectory_id": pl.String, "score": pl.Float64, "outcome": pl.String}
             scored = pl.DataFrame(schema=nothing)
-        found[iteration] = answers.join(
-            scored, on="trajectory_id", how="left", maintain_order="left"
-        )
-    return [found[iteration] for iteration in sorted(found)]
+        return answers.join(scored, on="trajectory_id", how="left", maintain_order="left")
+    return None
 
 
 def _with_turns(answers: pl.DataFrame, played: pl.DataFrame) -> pl.DataFrame:
@@ -214,14 +190,6 @@ def _with_turns(answers: pl.DataFrame, played: pl.DataFrame) -> pl.DataFrame:
     rows = answers.join(played, on="trajectory_id", how="left", maintain_order="left")
     spoken = [spoken_text(*row) for row in rows.select("response", "turns").iter_rows()]
     return answers.with_columns(response=pl.Series(spoken, dtype=pl.String))
-
-
-def _ends(steps: Sequence[int]) -> list[int]:
-    """Return ``steps`` from both ends inwards, the last first: the newest is what people want."""
-    return [
-        steps[-1 - index // 2] if index % 2 == 0 else steps[index // 2]
-        for index in range(len(steps))
-    ]
 
 
 def _spread(named: dict[int, list[str]], most: int) -> list[tuple[int, list[str]]]:

@@ -9,7 +9,6 @@ import base64
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -19,32 +18,21 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from rlcore.recipes.redaction import redact
 from rlcore.report import evaluation, samples
-from rlcore.report.draw import Panel, curves, picture, proxy_panels
+from rlcore.report.draw import Panel, curves, gap_panel, picture
 from rlcore.report.facts import (
     RL,
     Ending,
     Facts,
     gather,
 )
-from rlcore.report.lineage_picture import lineage_png
 from rlcore.report.text import PHASES, clean, cut, duration, number, shortened
-from rlcore.report.timeline import timeline_of, timeline_png
+from rlcore.results.compare import Section
 from rlcore.results.run import Run
 from rlcore.store.checks import ArtifactError
 from schemas.stages import stage_parents
 
 INDEX = "index.html"
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A section that the caller adds: rows of text, numbers or None, a cell per column."""
-
-    title: str
-    note: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Any]]
 
 
 def write_report(
@@ -64,13 +52,12 @@ def write_report(
     """
     facts = facts or gather(run, ending)
     there = {stage.name for stage in facts.stages}
-    asked, scores, pruned, timeline = [], None, None, None
+    asked, scores, pruned = [], None, None
     if RL in there:
         try:
-            asked = samples.over_iterations(run)
+            asked = samples.of_policy(run)
             scores = samples.scores(run)
             pruned = samples.pruned(run)
-            timeline = timeline_of(run, facts.metrics[RL])
         except ArtifactError:  # a store that goes away; the rest is worth having
             pass
     planned = [] if facts.state == "completed" else stage_parents(run.recipe)
@@ -80,20 +67,17 @@ def write_report(
         "run.html",
         run=facts,
         to_come=[stage for stage in planned if stage not in there],
-        proxy=[] if proxy is None else proxy_panels("reward", {"": proxy}, legend=False),
-        lineage=_data_url(lineage_png(facts.stages, facts.recorded), "png"),
+        proxy=[] if proxy is None else [gap_panel("reward", {"": proxy}, legend=False)],
         asked=asked,
         scores=scores,
         pruned=pruned,
-        timeline=timeline,
-        timeline_picture=timeline and _data_url(timeline_png(timeline), "png"),
     )
 
 
-def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Table] = ()) -> Path:
+def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Section] = ()) -> Path:
     """Write one page with the curves of several runs over each other; see ``write_report``.
 
-    ``extra``: sections between the evaluations and the curves.
+    ``extra``: titled tables between the evaluations and the curves.
     """
     facts = [gather(run) for run in runs]
     return _write(
@@ -107,7 +91,9 @@ def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Table] = ()) 
         },
         curves=curves({one.name: one.metrics for one in facts}),
         evaluation=evaluation.of_runs({one.name: one.eval_results for one in facts}),
-        extra=extra,
+        extra=[
+            (title, list(rows[0]), [list(row.values()) for row in rows]) for title, rows in extra
+        ],
     )
 
 
@@ -152,8 +138,5 @@ def _shown(value: Any) -> Any:
 
 def _drawn(panel: Panel) -> str:
     """Return the picture of a panel, whose title is a caption beside it."""
-    return _data_url(picture([panel], titles=False, form="svg"), "svg+xml")
-
-
-def _data_url(content: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    svg = picture([panel], titles=False, form="svg")
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"

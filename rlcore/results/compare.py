@@ -34,35 +34,21 @@ def differing_settings(runs: Sequence[Run]) -> list[RunDifference]:
     result of theirs is damaged, UserError for a run without records."""
     manifests = [_manifests(run) for run in runs]
     stages = list(dict.fromkeys(stage for made in manifests for stage in made))
-    code = {
-        stage: tuple(_short(made, stage, "code_fingerprint") for made in manifests)
-        for stage in stages
-    }
-    data = {
-        stage: tuple(_short(made, stage, "sha256") for made in manifests)
-        for stage in READ
-        if stage in stages
-    }
-    inputs = [_inputs(run, made) for run, made in zip(runs, manifests, strict=True)]
-    return [
-        *recipe_differences([run.recipe.model_dump(mode="json") for run in runs]),
-        *(
-            RunDifference("code", stage, values)
-            for stage, values in code.items()
-            if _differ(values)
-        ),
-        *(
-            RunDifference("data", stage, values)
-            for stage, values in data.items()
-            if _differ(values)
-        ),
-        *(
-            RunDifference("data", url, values)
-            for url in dict.fromkeys(url for read in inputs for url in read)
-            if len(set(values := tuple(read.get(url) for read in inputs))) > 1
-            and all(inputs)  # a store of before has no such table
-        ),
+    found = recipe_differences([run.recipe.model_dump(mode="json") for run in runs])
+    digests: list[tuple[Literal["code", "data"], str, str]] = [
+        *(("code", stage, "code_fingerprint") for stage in stages),
+        *(("data", stage, "sha256") for stage in READ if stage in stages),
     ]
+    for part, stage, digest in digests:
+        values = tuple(_short(made, stage, digest) for made in manifests)
+        if _differ(values):
+            found.append(RunDifference(part, stage, values))
+    inputs = [_inputs(run, made) for run, made in zip(runs, manifests, strict=True)]
+    for url in dict.fromkeys(url for read in inputs for url in read):
+        values = tuple(read.get(url) for read in inputs)
+        if len(set(values)) > 1:
+            found.append(RunDifference("data", url, values))
+    return found
 
 
 def recipe_differences(recipes: Sequence[Mapping[str, Any]]) -> list[RunDifference]:
@@ -112,14 +98,6 @@ Rows = list[dict[str, Any]]
 Section = tuple[str, Rows]
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingMetric:
-    """One figure of training; ``values``: one per run, None where it has none."""
-
-    name: str
-    values: tuple[float | None, ...]
-
-
 def _paired_row(pair: Difference) -> dict[str, Any]:
     return {
         "metric": pair.metric,
@@ -141,7 +119,7 @@ class Comparison:
 
     runs: tuple[str, ...]
     settings: list[RunDifference]
-    figures: list[TrainingMetric]
+    figures: dict[str, tuple[float | None, ...]]  # of training: one per run, None where it has none
     pairs: dict[str, list[Difference]]  # by run, but the first
     notes: list[str]
     checkpoint: str  # of the first run, whose evaluation is compared: what is exported
@@ -171,7 +149,6 @@ class Comparison:
             row.name if row.part == "recipe" else f"{row.part} of {row.name}": row.values
             for row in self.settings
         }
-        figures = {figure.name: figure.values for figure in self.figures}
         first, of = self.runs[0], f"Evaluation of '{self.checkpoint}'"
         paired = [
             (f"{of}: {run} against {first}, on the prompts of both", rows)
@@ -180,7 +157,7 @@ class Comparison:
         ]
         titled = [
             ("What differs", _table("key", self.runs, settings)),
-            ("Training", _table("figure", self.runs, figures)),
+            ("Training", _table("figure", self.runs, self.figures)),
             *paired,
             ("Notes", [{"note": note} for note in self.notes]),
         ]
@@ -198,26 +175,21 @@ def compare(runs: Sequence[Run]) -> Comparison:
         raise UserError(f"two or more different runs can be compared, not {', '.join(names)}")
     settings = differing_settings(runs)
     frames = [{stage: _metrics(run, stage) for stage in ("rl", "sft")} for run in runs]
-    figures = [
-        TrainingMetric(name, tuple(_figure(frame[stage], metric, of) for frame in frames))
+    figures = {
+        name: tuple(_figure(frame[stage], metric, of) for frame in frames)
         for name, (stage, metric, of) in _FIGURES.items()
-    ]
+    }
     pairs, notes = _paired(runs)
     if any(row.part == "recipe" and row.name.startswith("reward.functions") for row in settings):
         notes.append("the reward functions differ, so accuracy and score are not of one measure")
     return Comparison(
         names,
         settings,
-        [figure for figure in figures if any(value is not None for value in figure.values)],
+        {name: values for name, values in figures.items() if values.count(None) < len(values)},
         pairs,
         notes,
         runs[0].recipe.policies[-1],
     )
-
-
-def comparison_sections(runs: Sequence[Run]) -> list[Section]:
-    """Return ``runs`` side by side as titled tables. Raises as ``compare``."""
-    return compare(runs).sections()
 
 
 def _table(head: str, runs: Sequence[str], columns: Mapping[str, Sequence[Any]]) -> Rows:

@@ -1,4 +1,4 @@
-"""What each column of an SQL view over the store holds: for readers, and as comments in SQL.
+"""What each column of an SQL view over the store holds.
 
 Of tables the contracts say it (``schemas/tables.py``); here is what views add to them.
 """

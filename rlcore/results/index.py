@@ -29,14 +29,14 @@ from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import Manifest
 
 _TRIES = 3  # reads of a folder whose files others replace
+FORMAT = 1  # raise it when a column changes: files with another number count as absent
 
 
 class KeptFiles:
-    """The files of ``folder``, read and written through ``connection``; ``form``: the number in
-    their names, files with another one count as absent."""
+    """The files of ``folder``, read and written through ``connection``."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path, form: int) -> None:
-        self._connection, self._folder, self._form = connection, folder, form
+    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+        self._connection, self._folder = connection, folder
 
     def read(self, name: str, use: Callable[[str], None]) -> bool:
         """Call ``use`` with the path of the newest whole file of ``name``; False where there is
@@ -52,29 +52,15 @@ class KeptFiles:
             return True
         return False
 
-    def keep(
-        self,
-        name: str,
-        sql: str,
-        about: str = "",
-        still_true: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Write the rows of ``sql`` as the file of ``name``, then remove those before it.
-
-        ``about``: text that ``about`` returns of the file. ``still_true`` is asked after the rows
-        were read; without it, nothing is kept.
-        """
+    def keep(self, name: str, sql: str) -> None:
+        """Write the rows of ``sql`` as the file of ``name``, then remove those before it."""
         partial = self._folder / f".{name}-{uuid4().hex}"
-        said = f", KV_METADATA {{about: {constant(about)}}}" if about else ""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._connection.execute(
-                f"COPY ({sql}) TO {constant(str(partial))} (FORMAT parquet, COMPRESSION zstd{said})"
+                f"COPY ({sql}) TO {constant(str(partial))} (FORMAT parquet, COMPRESSION zstd)"
             )
-            if not still_true():
-                partial.unlink()
-                return
-            kept = self._folder / f"{name}-{self._form}-{_digest(partial)}.parquet"
+            kept = self._folder / f"{name}-{FORMAT}-{_digest(partial)}.parquet"
             earlier = [path for path in self._folder.iterdir() if _is_of(path.name, name)]
             os.replace(partial, kept)
             for path in earlier:
@@ -83,19 +69,12 @@ class KeptFiles:
         except (OSError, duckdb.IOException):  # a read-only store, or a full disk
             return
 
-    def about(self, path: str) -> str:
-        """Return the text ``about`` that the file at ``path`` was written with."""
-        (found,) = self._connection.execute(
-            "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = 'about'", [path]
-        ).fetchall()
-        return found[0]
-
     def _newest_whole(self, name: str) -> Path | None:
         """Return the newest file whose name holds its digest; None where there is none."""
         found: list[tuple[int, Path]] = []
         try:
             for path in self._folder.iterdir():
-                if path.suffix == ".parquet" and path.name.startswith(f"{name}-{self._form}-"):
+                if path.suffix == ".parquet" and path.name.startswith(f"{name}-{FORMAT}-"):
                     found.append((path.stat().st_mtime_ns, path))
             for _, path in sorted(found, reverse=True):
                 if path.stem.rpartition("-")[2] == _digest(path):
@@ -116,7 +95,6 @@ def _digest(path: Path) -> str:
 
 
 MANIFESTS, CHECKED = "manifests", "checked"
-FORMAT = 1  # raise it when a column changes: older files count as absent
 _COLUMNS: dict[str, dict[str, Any]] = {
     MANIFESTS: {
         **dict.fromkeys(("place", "stamp", "kind", "key", "sha256", "recipe_digest"), "VARCHAR"),
@@ -136,7 +114,7 @@ class Index:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, store: ArtifactReader) -> None:
         self._connection, self._store = connection, store
-        self.kept = KeptFiles(connection, store.index_folder, FORMAT)
+        self.kept = KeptFiles(connection, store.index_folder)
         self._parsed: dict[str, Manifest] = {}  # by place: those that were read now
         self._checked: dict[tuple[str, str], tuple[str, str]] = {}
         self._new: list[dict[str, str]] = []  # rows of CHECKED
@@ -182,12 +160,6 @@ class Index:
             self._new.append({"place": place, "name": name, "sha256": sha256, "stamp": now})
             self._checked[place, name] = sha256, now
         return path
-
-    def is_unchanged(self, place: str, name: str, path: str) -> bool:
-        """Return whether a file that ``checked_file`` gave out is still the one it verified, as far
-        as a stamp can tell; never of a file that had only just changed."""
-        found = self._checked.get((place, name))
-        return found is not None and found[1] == stamp(path)
 
     def save(self) -> None:
         """Keep what was learnt for the next process, where the index can be written."""

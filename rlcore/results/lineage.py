@@ -32,8 +32,6 @@ PRUNED = "checkpoint"  # dropped when superseded, so that a missing one is no da
 SELF = "self"
 UNCHANGED, CHANGED, GONE = "unchanged", "changed", "gone"  # what an input is now
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# A result of an earlier version lacks the parent -> what then cannot be followed.
-_EARLIER = "written by an earlier version, which recorded no"
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,8 @@ class Node:
     """An artifact of a lineage; ``depth``: steps from the subject; ``role``: as what the artifact
     one step nearer to the subject used it, or forward what it used that one as.
 
-    ``problem``: damage, or that it is gone; ``note``: when it was pruned, or why the chain ends
-    here; ``sealed``: whether its manifest can prove that it was not edited (``check_seal``).
+    ``problem``: damage, or that it is gone; ``note``: when and why it was pruned; ``sealed``:
+    whether its manifest can prove that it was not edited (``check_seal``).
     """
 
     ref: ArtifactRef
@@ -148,13 +146,12 @@ def trace(store: ArtifactReader, start: Sequence[ArtifactRef], *, forward: bool 
 def fold(nodes: Sequence[Node]) -> list[tuple[list[Node], str]]:
     """Return ``nodes`` with the records of a run's iterations taken together, and a name for each.
 
-    What has a problem or ends the chain is listed alone.
+    What has a problem is listed alone.
     """
     groups: dict[tuple[str, ...], list[Node]] = {}
     for node in nodes:
         run, slash, _ = node.ref.key.rpartition("/")
-        ends = node.note is not None and not node.pruned
-        alone = not slash or node.problem is not None or ends
+        alone = not slash or node.problem is not None
         group = (node.name, node.ref.sha256) if alone else (node.ref.kind, run, node.note or "")
         groups.setdefault(group, []).append(node)
     return [(found, _folded_name(found)) for found in groups.values()]
@@ -222,7 +219,7 @@ def _checked(
         gone = "is missing from the store" if manifest is None else str(error)
         return Node(ref, depth, role, problem=gone)
     assert manifest is not None, "it was verified"
-    return Node(ref, depth, role, manifest, note=_why_it_ends(manifest), sealed=sealed)
+    return Node(ref, depth, role, manifest, sealed=sealed)
 
 
 def _pruned(ref: ArtifactRef, depth: int, role: str, pruned: Pruned) -> Node:
@@ -253,15 +250,6 @@ def _now(source: str, url: str, digest: str) -> str:
         return GONE
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-
-
-def _why_it_ends(manifest: Manifest) -> str | None:
-    """Return why less can be followed from an artifact than from those of this version."""
-    if "best_iteration" in manifest.metadata and "best" not in manifest.parents:
-        return f"{_EARLIER} iterations: its rollouts cannot be followed from here"
-    if manifest.kind == "dataset" and manifest.code_fingerprint and RECIPE not in manifest.parents:
-        return f"{_EARLIER} recipe, code and inputs: the files behind it are not known"
-    return None
 
 
 def _read(store: ArtifactReader, node: Node, into: Trace) -> None:

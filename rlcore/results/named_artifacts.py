@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 
 from rlcore.models.files import model_directory
@@ -74,7 +73,12 @@ def subject(name: str, store: str, runs: Path = RUNS) -> tuple[ArtifactReader, l
         there = ", ".join(f"{m.kind}/{m.key}" for m in exact[:4])
         more = f" and {len(exact) - 4} more" if len(exact) > 4 else ""
         raise UserError(f"'{name}' names {len(exact)} artifacts: {there}{more}; give KIND/KEY")
-    raise UserError(_unknown(name, reader, manifests, runs))
+    known = [f"{runs}/{LATEST}", *run_names(runs), *(f"{m.kind}/{m.key}" for m in manifests)]
+    raise UserError(
+        f"there is no run in {runs} and no artifact in {reader.root} that '{name}' names"
+        f"{did_you_mean(name, known)}; give a run, KIND/KEY, {LEAST_DIGITS} or more digits of a"
+        " digest, or a directory"
+    )
 
 
 def _of_run(run: Run) -> tuple[ArtifactReader, list[ArtifactRef]]:
@@ -165,23 +169,6 @@ def _origin(directory: Path, digests: dict[str, str]) -> ArtifactRef | None:
     if origin is None or origin["weights"] != digests:
         return None
     return ArtifactRef(kind=origin["kind"], key=origin["key"], uri="", sha256=origin["sha256"])
-
-
-def _unknown(name: str, reader: ArtifactReader, manifests: list[Manifest], runs: Path) -> str:
-    digests = {m.sha256[: max(len(name), LEAST_DIGITS)]: f"{m.kind}/{m.key}" for m in manifests}
-    names = [f"{m.kind}/{m.key}" for m in manifests]
-    likely = (
-        [*digests] if _DIGITS.fullmatch(name) else [f"{runs}/{LATEST}", *run_names(runs), *names]
-    )
-    near = get_close_matches(name, likely, n=1, cutoff=0.0)
-    what = "nothing" if not near else f"'{near[0]}'"
-    if near and near[0] in digests:
-        what += f" ({digests[near[0]]})"
-    return (
-        f"there is no run in {runs} and no artifact in {reader.root} that '{name}' names; the"
-        f" nearest is {what}; give a run, KIND/KEY, {LEAST_DIGITS} or more digits of a digest, or"
-        " a directory"
-    )
 
 
 def _manifests(reader: ArtifactReader) -> list[Manifest]:

@@ -14,9 +14,8 @@ artifacts, with the ``kind`` and ``key`` of the artifact in front, and the ``rec
 ``runs`` and ``run_stages`` name it.
 """
 
-import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,45 +29,6 @@ from rlcore.results.index import Index
 from rlcore.results.views import NAMES, Views
 from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError, did_you_mean
-
-# Relations of a statement whose columns are used by name only.
-_RELATIONS = {"BASE_TABLE", "SUBQUERY", "JOIN", "EMPTY", "EMPTY_FROM", "TABLE_FUNCTION", "CTE"}
-
-
-def by_name_only(statement: Any) -> bool:
-    """Return whether a column of a table counts only where its name is in the statement, which
-    is given as ``json_serialize_sql`` writes it.
-
-    Not so with a star, a natural join, renamed columns (``FROM t(a, b)``), a whole row (``SELECT t
-    FROM t``), and in statements of other forms.
-    """
-    if statement.get("error"):
-        return False
-    relations: set[str] = set()
-    last_names: set[str] = set()
-    for node in _nodes(statement["statements"]):
-        if "class" in node:
-            if node["class"] == "STAR":
-                return False
-            if node["class"] == "COLUMN_REF":
-                last_names.add(node["column_names"][-1].lower())
-        elif "sample" in node and "modifiers" not in node:  # what FROM names
-            if node["type"] not in _RELATIONS or node.get("ref_type") == "NATURAL":
-                return False
-            if node.get("column_name_alias"):
-                return False
-            relations |= {node["alias"].lower(), node.get("table_name", "").lower()}
-    return not relations & last_names
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        yield tree
-        for inner in tree.values():
-            yield from _nodes(inner)
-    elif isinstance(tree, list):
-        for inner in tree:
-            yield from _nodes(inner)
 
 
 def query(
@@ -156,33 +116,14 @@ def _relation(
     sql: str,
     on_damage: Callable[[str], None] | None,
 ) -> duckdb.DuckDBPyRelation:
-    """Return the SELECT over views that have the columns it names, where that is all it uses."""
+    """Return the SELECT, bound, over the views that it names."""
     connection = opened.enter_context(duckdb.connect(config=ALONE))
     tokens = _tokens(sql)
     _refuse_other_than_one_select(connection, sql, tokens)
-    names = {token.name for token in tokens}
-    (parsed,) = connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
-    if by_name_only(json.loads(parsed[0])):
-        try:
-            return _bound(connection, store, sql, (names, names), on_damage)
-        except duckdb.BinderException:  # to be told with all columns to choose from
-            connection = opened.enter_context(duckdb.connect(config=ALONE))
-            on_damage = on_damage and (lambda told_before: None)
-    return _bound(connection, store, sql, (names, None), on_damage)
-
-
-def _bound(
-    connection: duckdb.DuckDBPyConnection,
-    store: ArtifactReader,
-    sql: str,
-    names: tuple[Set[str], Set[str] | None],
-    on_damage: Callable[[str], None] | None,
-) -> duckdb.DuckDBPyRelation:
-    """Return the SELECT, bound; ``names``: those that views and that columns may have."""
     index = Index(connection, store)
     index.load(on_damage)
     views = Views(connection, index, on_damage)
-    views.create(*names)
+    views.create({token.name for token in tokens})
     index.save()
     _confine(connection, views.paths)
     return connection.sql(sql)

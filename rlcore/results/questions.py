@@ -11,18 +11,16 @@ from schemas.errors import UserError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class NamedQuestion:
-    """``sql``: with ``{run}``, and in a comparison ``{other}`` and ``{recipe_keys}``, rows (key,
-    value, value) that differ; else with the condition on what RL recorded of the run: ``{rows}`` of
+    """``sql``: with ``{run}`` and the condition on what RL recorded of it: ``{rows}`` of
     trajectories, ``{steps}`` of metrics, ``{reports}`` of diagnostics. All as SQL.
 
-    ``needs``: table -> the stage that writes it. ``runs``: how many runs it is about.
+    ``needs``: table -> the stage that writes it.
     """
 
     title: str
     explanation: str
     sql: str
     needs: Mapping[str, str]
-    runs: int = 1
 
 
 _TRAJECTORIES = {"rollouts": "rl", "rewards": "rl"}
@@ -262,33 +260,6 @@ select began, ended, severity, "check", value, message, remedy
 from diagnostics where {reports} order by began, "check\"""",
         {"diagnostics": "rl"},
     ),
-    "changed": NamedQuestion(
-        "what differs between two runs",
-        "Keys of the recipe, then the code, the inputs and the result of each stage, as digests;"
-        " what is equal is left out.",
-        """
-with stages as (
-    select s.run, s.stage, a.code_fingerprint, s.sha256, i.digests
-    from run_stages s join artifacts a using (kind, key)
-    left join (
-        select key, string_agg(source || ' ' || digest, ', ' order by source) as digests
-        from inputs group by all) i on i.key = s.result_key
-    where s.run in ({run}, {other})),
-pairs as (
-    select a.stage, a.code_fingerprint as code_a, b.code_fingerprint as code_b,
-        a.digests as inputs_a, b.digests as inputs_b, a.sha256 as result_a, b.sha256 as result_b
-    from (from stages where run = {run}) a full join (from stages where run = {other}) b
-    using (stage))
-select what, name, first, second from (
-    select 'recipe' as what, name, first, second from {recipe_keys}
-    union all select 'code', stage, code_a, code_b from pairs
-    union all select 'inputs', stage, inputs_a, inputs_b from pairs
-    union all select 'result', stage, result_a, result_b from pairs)
-where first is distinct from second
-order by list_position(['recipe', 'code', 'inputs', 'result'], what), name""",
-        {},
-        runs=2,
-    ),
 }
 
 
@@ -302,37 +273,19 @@ def question(name: str) -> NamedQuestion:
     return QUESTIONS[name]
 
 
-def statement(
-    store: ArtifactReader,
-    name: str,
-    runs: list[str],
-    recipe_keys: Mapping[str, tuple[str | None, str | None]],
-    on_damage: Callable[[str], None],
-) -> str:
-    """Return the SELECT that answers the question ``name`` about ``runs`` (names of their folders,
+def statement(store: ArtifactReader, name: str, run: str, on_damage: Callable[[str], None]) -> str:
+    """Return the SELECT that answers the question ``name`` about ``run`` (the name of its folder,
     or "latest").
 
-    ``recipe_keys``: what differs between two recipes, by dotted key. Raises UserError for another
-    number of runs, a run that the store does not know, and a table that the run lacks.
+    Raises UserError for a run that the store does not know, and a table that the run lacks.
     """
-    asked = question(name)
-    if len(runs) != asked.runs:
-        raise UserError(
-            f"'{name}' is about {asked.runs} {'run' if asked.runs == 1 else 'runs'}, {len(runs)}"
-            f" given: rl-pipeline ask {name} {' '.join(['RUN', 'RUN2'][: asked.runs])}"
-        )
-    known = _stages(store, on_damage)
-    names = [_known(run, known, store) for run in runs]
-    stages = known[names[0]]
-    _refuse_missing(store, name, names[0], stages, on_damage)
-    values = {"run": constant(names[0]), "other": "''"}
-    planned = _planned(store, names[0], on_damage)
+    asked, known = question(name), _stages(store, on_damage)
+    run = _known(run, known, store)
+    _refuse_missing(store, asked, run, known[run], on_damage)
+    records, planned = known[run].get("rl", ""), _planned(store, run, on_damage)
     columns = {"rows": "iteration", "steps": "step", "reports": "began"}
-    for place, column in columns.items():
-        values[place] = _of_run(stages.get("rl", ""), column, planned)
-    if asked.runs == 2:
-        values |= {"other": constant(names[1]), "recipe_keys": _differences(recipe_keys)}
-    return asked.sql.format(**values).strip()
+    places = {place: _of_run(records, column, planned) for place, column in columns.items()}
+    return asked.sql.format(run=constant(run), **places).strip()
 
 
 def _stages(store: ArtifactReader, on_damage: Callable[[str], None]) -> dict[str, dict[str, str]]:
@@ -374,39 +327,18 @@ def _known(run: str, known: Mapping[str, object], store: ArtifactReader) -> str:
 
 def _refuse_missing(
     store: ArtifactReader,
-    name: str,
+    asked: NamedQuestion,
     run: str,
     stages: Mapping[str, str],
     on_damage: Callable[[str], None],
 ) -> None:
     """Raise UserError where the run lacks a table that the question needs."""
-    rows = answer(
-        store,
-        "select split_part(key, '/', 1), unnest(json_keys(rows)) from artifacts",
-        on_damage,
-    ).rows
-    written = set(rows)
-    for table, stage in QUESTIONS[name].needs.items():
-        if stage not in stages:
-            reason = f"which the stage {stage} writes, and it has not come to that stage"
-            remedy = "wait until it does, or run its recipe again: it continues where it stopped"
-        elif (stages[stage], table) not in written:
-            reason = f"which the stage {stage} writes, and has not written or no longer has"
-            remedy = (
-                "wait for its first iteration, or run its recipe again into a store"
-                " without this result"
+    tables = "select split_part(key, '/', 1), unnest(json_keys(rows)) from artifacts"
+    written = set(answer(store, tables, on_damage).rows)
+    for table, stage in asked.needs.items():
+        if (stages.get(stage), table) not in written:
+            raise UserError(
+                f"the run '{run}' lacks the table {table}, which the stage {stage} writes and has"
+                " not written, or no longer has; wait until it does, or run its recipe again: it"
+                " continues where it stopped"
             )
-        else:
-            continue
-        raise UserError(f"the run '{run}' lacks the table {table}, {reason}; {remedy}")
-
-
-def _differences(keys: Mapping[str, tuple[str | None, str | None]]) -> str:
-    """Return the relation (name, first, second) of what differs between two recipes."""
-    rows = [
-        f"({', '.join('null' if each is None else constant(each) for each in (key, *values))})"
-        for key, values in keys.items()
-    ]
-    if not rows:
-        return "(select null::varchar as name, null::varchar as first, null::varchar as second)"
-    return f"(values {', '.join(rows)}) as recipe_keys(name, first, second)"

@@ -110,8 +110,7 @@ def lost_time(rl: pl.DataFrame, restarts_s: Sequence[float]) -> dict[str, float]
 
 
 def proxy_and_truth(rl: pl.DataFrame) -> pl.DataFrame | None:
-    """Return step, proxy, truth and gap of each iteration; None where there are no verdicts on
-    correctness.
+    """Return step and gap of each iteration; None where there are no verdicts on correctness.
 
     proxy: ``critic/score/mean``, which is maximised; truth: ``critic/accuracy``, the goal. They
     have different units, so each is scaled to [0, 1] by its own least and greatest of the run;
@@ -127,7 +126,7 @@ def proxy_and_truth(rl: pl.DataFrame) -> pl.DataFrame | None:
         for name in ("proxy", "truth")
     )
     gap = proxy.fill_nan(0.0) - truth.fill_nan(0.0)
-    return wide.sort("step").select("step", "proxy", "truth", gap=gap)
+    return wide.sort("step").select("step", gap=gap)
 
 
 def worst_gap(rl: pl.DataFrame) -> float | None:

@@ -1,22 +1,20 @@
 """The SQL views over a store (DuckDB): what each name in a statement means."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 import duckdb
 
-from rlcore.results.column_cache import Held, HeldTable, parquet_rows
-from rlcore.results.conditions import constant
-from rlcore.results.data_dictionary import JOINED, column_descriptions, holder
+from rlcore.results.conditions import constants
+from rlcore.results.data_dictionary import JOINED, holder
 from rlcore.results.index import Index
 from rlcore.results.stage_rows import newest
 from rlcore.store.tables import arrow_schema
 from schemas.errors import UserError
 from schemas.table_list import TABLES, VIEWS, added_since, schema_version
 
-TEXTS = {**VIEWS, **TABLES}
-NAMES = (*TEXTS,)
+NAMES = (*VIEWS, *TABLES)
 _PATTERN = re.compile(r"[*?[]")
 _JOINED_BY = ("trajectory_id", "epoch")
 _OF_RUNS = ("run_stages", "eval_results")
@@ -122,50 +120,37 @@ class Views:
         on_damage: Callable[[str], None] | None,
     ) -> None:
         self._connection, self._index, self._on_damage = connection, index, on_damage
-        self._held = Held(connection, index)
         self._sources: dict[str, str] = {}  # table -> the relation of its rows, with their ``file``
         self.paths: list[str] = []
 
-    def create(self, names: Set[str], seen: Set[str] | None) -> None:
+    def create(self, names: Set[str]) -> None:
         """Create the views in ``names`` (lower case), and all others, empty, where a statement asks
-        what views there are; files of tables that are not needed are neither verified nor read.
-
-        ``seen``: the names (lower case) that columns may have to be in a view; None for all.
-        """
+        what views there are; files of tables that are not needed are neither verified nor read."""
         listing = bool(names & _LISTING)
-        if listing:
-            seen = None
         for view, sql in _MANIFEST_VIEWS.items():
             self._connection.execute(f"CREATE VIEW {view} AS {sql}")
-        needed = _needed(names, seen)
-        for table, columns in sorted(needed.items()):
-            self._create_table_view(table, self._current_holders(table), columns)
-        for table in sorted(set(TABLES if listing else ()) - set(needed)):
-            self._create_table_view(table, [], _columns(table))
+        needed = names & set(TABLES)
+        if "trajectories" in names:
+            needed |= set(JOINED)
+        if "runs" in names:
+            needed |= set(_OF_RUNS)
+        for table in sorted(needed):
+            self._create_table_view(table, self._current_holders(table))
+        for table in sorted(set(TABLES if listing else ()) - needed):
+            self._create_table_view(table, [])
         if "trajectories" in names or listing:
-            self._create_trajectories(seen)
+            self._create_trajectories()
         if "runs" in names or listing:
             self._connection.execute(_RUNS)
-        if listing:
-            for (view,) in self._connection.execute(
-                "SELECT view_name FROM duckdb_views() WHERE NOT internal"
-            ).fetchall():
-                self._comment(view)
 
-    def _create_trajectories(self, seen: Set[str] | None) -> None:
-        """Create the view, without the tables that have no column in it."""
-        for table in JOINED:
-            if table not in self._sources:
-                self._create_files(table, [], [], [])
+    def _create_trajectories(self) -> None:
         self._connection.execute(_CHILDREN)
         shown = ["f.kind", "f.key", "f.records_key"]
         joins = ""
         for table in JOINED:
-            columns = _seen(table, seen)
+            columns = arrow_schema(table).names
             if table != "rollouts":
                 columns = [column for column in columns if column not in _JOINED_BY]
-                if not columns:
-                    continue
                 joins += (
                     f" LEFT JOIN {self._sources[table]} {table} ON {table}.file = f.{table}_file"
                     f" AND {table}.trajectory_id = rollouts.trajectory_id"
@@ -177,13 +162,6 @@ class Views:
             f" FROM {self._sources['rollouts']} rollouts"
             f" JOIN _store.trajectory_files f ON f.file = rollouts.file{joins}"
         )
-
-    def _comment(self, view: str) -> None:
-        """Say in SQL what a view and its columns hold: ``duckdb_views()``, ``duckdb_columns()``."""
-        said = [f"COMMENT ON VIEW {view} IS {constant(TEXTS[view])}"]
-        for column, text in column_descriptions(view).items():
-            said.append(f'COMMENT ON COLUMN {view}."{column}" IS {constant(text)}')
-        self._connection.execute("; ".join(said))
 
     def _current_holders(self, table: str) -> list[_Holder]:
         """Return the holders of ``table`` whose columns mean what those we write do, where they
@@ -211,83 +189,48 @@ class Views:
             self._on_damage(problem)
         return [each for each in holders if read[each.version] is not None]
 
-    def _create_table_view(
-        self, table: str, holders: Sequence[_Holder], columns: Sequence[str]
-    ) -> None:
-        name = f"{table}.parquet"
-        files = [
-            HeldTable(
-                h.place,
-                h.sha256,
-                _plain(self._index.checked_file(h.place, h.content, name, h.sha256)),
-            )
+    def _create_table_view(self, table: str, holders: Sequence[_Holder]) -> None:
+        """Create the view, and ``_store.<table>_files``: a row per file, by number, and whose it
+        is."""
+        paths = [
+            _plain(self._index.checked_file(h.place, h.content, f"{table}.parquet", h.sha256))
             for h in holders
         ]
-        sources = self._held.load(table, files, columns)
-        self._create_files(table, holders, files, sources)
-        lacking = [added_since(table, h.version or "") or () for h in holders]
-        self._sources[table] = self._rows(table, files, sources, columns, lacking)
+        self.paths += paths
+        self._connection.execute(
+            f"CREATE TABLE _store.{table}_files AS"
+            " SELECT unnest(range(len($files::VARCHAR[])))::INTEGER AS file,"
+            " unnest($kinds::VARCHAR[]) AS kind, unnest($keys::VARCHAR[]) AS key,"
+            " split_part(unnest($keys::VARCHAR[]), '/', 1) AS records_key,"
+            " unnest($files::VARCHAR[]) AS filename",
+            {
+                "kinds": [h.kind for h in holders],
+                "keys": [h.key for h in holders],
+                "files": paths,
+            },
+        )
+        self._sources[table] = self._rows(table, holders, paths)
         front = ", ".join(f"f.{name}" for name in holder(table))
         self._connection.execute(
             f"CREATE VIEW {table} AS SELECT {front}, t.* EXCLUDE (file)"
             f" FROM {self._sources[table]} t JOIN _store.{table}_files f USING (file)"
         )
 
-    def _create_files(
-        self,
-        table: str,
-        holders: Sequence[_Holder],
-        files: Sequence[HeldTable],
-        sources: Sequence[int | None],
-    ) -> None:
-        """Create ``_store.<table>_files``: a row per file, by number, and whose it is."""
-        self._connection.execute(
-            f"CREATE TABLE _store.{table}_files AS"
-            " SELECT unnest(range(len($files::VARCHAR[])))::INTEGER AS file,"
-            " unnest($kinds::VARCHAR[]) AS kind, unnest($keys::VARCHAR[]) AS key,"
-            " split_part(unnest($keys::VARCHAR[]), '/', 1) AS records_key,"
-            " unnest($files::VARCHAR[]) AS filename, unnest($sources::INTEGER[]) AS source",
-            {
-                "kinds": [h.kind for h in holders],
-                "keys": [h.key for h in holders],
-                "files": [file.path for file in files],
-                "sources": list(sources),
-            },
-        )
-
-    def _rows(
-        self,
-        table: str,
-        files: Sequence[HeldTable],
-        sources: Sequence[int | None],
-        columns: Sequence[str],
-        lacking: Sequence[tuple[str, ...]],
-    ) -> str:
-        """Return the relation of a table's rows, with the number of the ``file`` of each.
-
-        ``lacking``: the columns that each file is without, since versions after its own added them.
-        """
-        opened: dict[tuple[str, ...], list[str]] = {}
-        for file, source, without in zip(files, sources, lacking, strict=True):
-            if source is None:
-                opened.setdefault(without, []).append(file.path)
+    def _rows(self, table: str, holders: Sequence[_Holder], paths: Sequence[str]) -> str:
+        """Return the relation of a table's rows, with the number of the ``file`` of each. A column
+        that a later version added is null in files of an earlier one."""
         none = self._connection.from_arrow(arrow_schema(table).empty_table())
         none.create(f"_store.{table}_none")
-        own = _joined("NULL::INTEGER AS file", (f'"{column}"' for column in columns))
-        parts = [f"SELECT {own} FROM _store.{table}_none"]
-        for without, paths in opened.items():
-            self.paths += paths
-            there = (f"t.{column}" for column in columns if column not in without)
-            parts.append(
-                f"SELECT {_joined('f.file', there)} FROM {parquet_rows(paths)} t"
-                f" JOIN _store.{table}_files f USING (filename)"
-            )
-        if len(files) > sum(map(len, opened.values())):
-            held = _joined("f.file", (f"t.{column}" for column in columns))
-            parts.append(
-                f"SELECT {held} FROM _store.{table}_held t"
-                f" JOIN _store.{table}_files f USING (source)"
-            )
+        parts = [f"SELECT NULL::INTEGER AS file, * FROM _store.{table}_none"]
+        versions: dict[str | None, list[str]] = {}
+        for each, path in zip(holders, paths, strict=True):
+            versions.setdefault(each.version, []).append(path)
+        parts += [
+            f"SELECT f.file, t.* EXCLUDE (filename)"
+            f" FROM read_parquet([{constants(alike)}], filename = true) t"
+            f" JOIN _store.{table}_files f USING (filename)"
+            for alike in versions.values()
+        ]
         return f"({' UNION ALL BY NAME '.join(parts)})"
 
 
@@ -295,28 +238,3 @@ def _plain(path: str) -> str:
     if _PATTERN.search(path):
         raise UserError(f"{path} cannot be queried: DuckDB treats '*', '?' and '[' as patterns")
     return path
-
-
-def _joined(first: str, columns: Iterable[str]) -> str:
-    return ", ".join((first, *columns))
-
-
-def _needed(names: Set[str], seen: Set[str] | None) -> dict[str, list[str]]:
-    """Return the tables behind the views ``names``, and of each the columns that are read."""
-    needed = {table: _seen(table, seen) for table in names & set(TABLES)}
-    if "trajectories" in names:
-        for table in JOINED:
-            columns = _seen(table, seen)
-            if table == "rollouts" or set(columns) - set(_JOINED_BY):
-                needed[table] = [c for c in _columns(table) if c in columns or c in _JOINED_BY]
-    if "runs" in names:
-        needed |= {table: _columns(table) for table in _OF_RUNS}
-    return needed
-
-
-def _seen(table: str, seen: Set[str] | None) -> list[str]:
-    return [column for column in _columns(table) if seen is None or column in seen]
-
-
-def _columns(table: str) -> list[str]:
-    return arrow_schema(table).names

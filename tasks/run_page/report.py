@@ -10,7 +10,6 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.transactions import get_transaction
 
-from rlcore.diagnostics.types import Evidence
 from rlcore.diagnostics.watch import Diagnostics, Finding, findings_frame, of_error
 from rlcore.report.text import one_line
 from rlcore.results.metrics import stage_metrics
@@ -60,9 +59,7 @@ class IterationReport:
         self._began = monotonic()
         self._first: int | None = None
         self._iteration = 0
-        self._diagnostics = Diagnostics(
-            run.recipe, log=get_run_logger().warning, evidence=Evidence(run.store, run.records)
-        )
+        self._diagnostics = Diagnostics(run.recipe, log=get_run_logger().warning)
 
     @classmethod
     @contextmanager

@@ -17,7 +17,7 @@ from tests.bench.measures import Measure
 from tests.bench.million import ARTIFACTS, TRAJECTORIES, build
 
 TRIES = 3
-WARM_S, COLD_S, MEMORY_MIB = 1.0, 5.0, 1024.0
+WARM_S, COLD_S, MEMORY_MIB = 4.0, 8.0, 1024.0
 REWARDS = "select records_key, avg(score) from rewards group by all"
 TRAJECTORY = "select iteration, avg(score) from trajectories group by all"
 COUNT = "select count(*), (select count(*) from artifacts) from trajectories"

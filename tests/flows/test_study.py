@@ -66,7 +66,7 @@ def test_samples_are_judged_where_asked(tmp_path: Path, capsys: pytest.CaptureFi
     assert (outcome.before, outcome.rl) == (0.3, 0.8)
     assert outcome.curve == [(1, 0.5), (2, 0.5), (3, 0.5)]
     (panel,) = panels([outcome], sampled=True)
-    assert panel.y_labels == {0: "accuracy of samples"}
+    assert panel.y_label == "accuracy of samples"
     print_tables([outcome], sampled=True)
     assert "Held-out accuracy of samples" in capsys.readouterr().out
 
@@ -81,18 +81,15 @@ def test_samples_that_are_not_drawn_are_missed_before_any_run(
 
 def test_a_model_reward_is_drawn_beside_the_truth(tmp_path: Path) -> None:
     outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart-rlhf"))
-    accuracy, proxy, gap = panels([outcome])
+    accuracy, gap = panels([outcome])
     assert accuracy.title == "quickstart-rlhf"
     (line,) = gap.lines
     assert (line.label, line.points) == ("seed 2", [(1, 0.0), (2, 0.5), (3, 1.0)])
-    score, truth = proxy.lines
-    assert score.points == [(1, 1.0), (2, 2.0), (3, 3.0)]
-    assert truth.points == [(1, 0.5), (2, 0.5), (3, 0.5)]
 
 
 def _outcomes() -> list[RunOutcome]:
     curve = [(step, 1 - 0.5 * 0.97**step) for step in range(0, 101, 10)]
-    proxy = pl.DataFrame({"step": [1, 2], "proxy": [0.0, 4.0], "truth": [0.6, 0.5], "gap": [-1, 1]})
+    proxy = pl.DataFrame({"step": [1, 2], "gap": [-1, 1]})
     names = [*(f"quickstart-{index}" for index in range(8)), "quickstart-rlhf"]
     return [
         RunOutcome(name, seed, 0.5, 0.9, 100, 60.0, curve, proxy if name.endswith("rlhf") else None)
@@ -103,7 +100,7 @@ def _outcomes() -> list[RunOutcome]:
 
 def test_figure_is_small_and_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "figures" / "learning.png"
-    assert len(panels(_outcomes())) == 11
+    assert len(panels(_outcomes())) == 10
     draw(_outcomes(), path)
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size < PNG_LIMIT

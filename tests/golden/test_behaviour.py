@@ -7,6 +7,7 @@ from tests.golden.behaviour import GOLDEN, behaviour
 # What differs from the promise on purpose: path -> why. Record again once a release has said it.
 MEANT: dict[str, str] = {
     "keys/hardware.learner.attention": "sdpa_blocks is gone: nobody measured that it pays",
+    "commands/ask/run": "one run: `compare` says what differs between two",
     "keys/rl.update.old_logprobs": "rollout: the log-probs of the sampler are the old ones",
     **dict.fromkeys(
         (

@@ -10,7 +10,7 @@ from schemas.artifacts import ArtifactRef
 Verdicts = Mapping[str, Sequence[bool | None]]  # uid -> one per sample; None = no verdict
 
 
-def put_dataset(store: ArtifactStore, prompts: Mapping[str, str], key: str = "d") -> ArtifactRef:
+def put_dataset(store: ArtifactStore, prompts: Mapping[str, str]) -> ArtifactRef:
     """Store a dataset of ``prompts``: uid -> what the user asks."""
     count = len(prompts)
     frame = pl.DataFrame(
@@ -27,7 +27,7 @@ def put_dataset(store: ArtifactStore, prompts: Mapping[str, str], key: str = "d"
             "extra_info": ["{}"] * count,
         }
     )
-    return store.put("dataset", key, tables={"prompts": frame}, lineage=Lineage("r", "c"))
+    return store.put("dataset", "d", tables={"prompts": frame}, lineage=Lineage("r", "c"))
 
 
 def put_iteration(

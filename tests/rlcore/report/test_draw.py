@@ -47,8 +47,8 @@ def test_a_picture_fits_the_page_whatever_the_run_is_long() -> None:
     named = {"a<b>": long, "noise": noise, "$c_": [(3, 2.0)], "d": long}
     panels = [Panel(title, [Line("", points)], title) for title, points in named.items()]
     assert _pixels(picture(panels)) == (840, 340), "the UI's text is 846 wide"
-    two = [Line("proxy", long), Line("truth", noise, 1, axis=1)]
-    assert _pixels(picture([Panel("both", two, y_labels={0: "proxy", 1: "truth"})]))[0] <= 846
+    two = [Line("one", long), Line("other", noise, 1)]
+    assert _pixels(picture([Panel("both", two, y_label="of both")]))[0] <= 846
 
 
 def _pixels(png: bytes) -> tuple[int, int]:

@@ -69,9 +69,8 @@ def test_a_page_begins_with_its_verdict_and_leads_to_the_report(facts: Facts) ->
     assert text.endswith("* overrides: none")
 
 
-def test_lineage_has_a_picture_and_the_report(facts: Facts) -> None:
+def test_lineage_has_a_row_and_the_report(facts: Facts) -> None:
     text = _parts(facts)["lineage"]
-    assert "](/reports/a/lineage.png)" in text
     assert "| rl | not ended | policy" in text
     assert "](/reports/a/index.html)" in text
 

@@ -9,7 +9,7 @@ import pytest
 
 from rlcore.report.facts import Ending
 from rlcore.report.text import duration
-from rlcore.report.write import Table, write_overlay, write_report
+from rlcore.report.write import write_overlay, write_report
 from schemas.errors import UserError
 from tests.rlcore.report.made import MadeRun
 
@@ -70,9 +70,7 @@ def test_a_finished_run(run: MadeRun, tmp_path: Path) -> None:
     assert "0.750" in page.text
     assert "0.600 to 0.900" in page.text, "the interval of the evaluation"
     assert "1 not finite" in page.text, "a gradient norm that was infinite"
-    assert re.search(
-        r"iteration 1\b.*it is 7 \(iteration 1\).*it is 7 \(iteration 3\)", page.text, re.S
-    )
+    assert re.search(r"iteration 3\b.*it is 7 \(iteration 3\)", page.text, re.S)
     assert "/runs/flow-run/0123abcd-0000-4000-8000-000000000000" in page.links
 
 
@@ -81,7 +79,7 @@ def test_answers_of_two_validations_stand_side_by_side(run: MadeRun, tmp_path: P
     run.train(run.prepare("How many?"), iterations=2, response="sampled")
     run.validate(0, right=0, response="I cannot")
     once = _report(run, tmp_path).text
-    assert "sampled (iteration 1)" in once
+    assert "sampled (iteration 2)" in once
     assert "I cannot" not in once, "one validation shows no change"
     run.validate(1, right=0, response="between")
     run.validate(2, right=1, response="it is 7")
@@ -175,8 +173,10 @@ def test_runs_over_each_other(run: MadeRun, tmp_path: Path) -> None:
     run.evaluate()
     other = MadeRun(tmp_path / "runs", "quickstart-0000cafe")
     other.train(other.prepare(), iterations=2)
-    extra = Table("What differs", "", ("key", "value"), [("rl.<b>", 0.25), ("seed", None)])
-    page = _Page(write_overlay([run.open(), other.open()], tmp_path / "two.html", [extra]))
+    rows = [{"key": "rl.<b>", "value": 0.25}, {"key": "seed", "value": None}]
+    page = _Page(
+        write_overlay([run.open(), other.open()], tmp_path / "two.html", [("What differs", rows)])
+    )
     assert page.elements <= {*ELEMENTS.split()}
     for text in (run.name, other.name, "What differs", "rl.<b>", "0.25", "0.750"):
         assert text in page.text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.results.compare import Comparison, compare, comparison_sections
+from rlcore.results.compare import Comparison, compare
 from rlcore.results.paired import Condition
 from rlcore.results.run import Run
 from schemas.errors import UserError
@@ -44,14 +44,14 @@ def test_twelve_runs_that_differ_in_two_keys_show_two_columns(tmp_path: Path) ->
             evaluation=completions({"u": True}),
         )
     opened = [Run.open(f"a-{number:08d}", folder) for number in range(12)]
-    sections = dict(comparison_sections(opened))
+    sections = dict(compare(opened).sections())
     rows = sections["What differs"]
     assert [list(row) for row in rows] == [["run", "seed", LR]] * 12
     assert [(float(row[LR]), int(row["seed"])) for row in rows] == grid
 
 
 def test_figures_of_each_run(runs: list[Run]) -> None:
-    figures = {figure.name: figure.values for figure in compare(runs).figures}
+    figures = compare(runs).figures
     assert figures["validation accuracy, best"] == (0.75,) * 3
     assert figures["validation accuracy, last"] == (0.5,) * 3
     assert figures["reward, last"] == (0.25,) * 3

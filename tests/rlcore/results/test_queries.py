@@ -346,20 +346,6 @@ def test_a_remote_store_is_queried_alike(tmp_path: Path) -> None:
     assert query(store, "SELECT sum(score) AS s FROM trajectories")["s"].to_list() == [3.0]
 
 
-def test_columns_carry_their_meaning_as_comments(tmp_path: Path) -> None:
-    """SQL tools show the comment of a column; ``mean(value)`` alone has no unit."""
-    store = ArtifactStore(tmp_path)
-    store.put("metrics", "m", tables={"metrics": metrics("rl")}, lineage=Lineage("r", "c"))
-    comments = query(
-        store,
-        "select column_name, comment from duckdb_columns()"
-        " where table_name = 'metrics' and (select count(*) from metrics) = 1",
-    )
-    assert dict(comments.iter_rows()) == column_descriptions("metrics")
-    views = query(store, "select comment from duckdb_views() where view_name = 'lineage'")
-    assert views["comment"].to_list() == ["a row per parent of an artifact"]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_column_of_every_view_has_type_and_meaning(name: str) -> None:
     columns = describe(name)

@@ -47,7 +47,7 @@ def asked(phases: Phases, dataset: Dataset, question: str) -> list[Row]:
     for stage, kind, made in (("prepare_data", "dataset", "d"), ("rl", "policy", key)):
         record = stage_record(RUN, stage, kind=kind, key=made)
         record_stage(store, replace(record, recipe_digest=digest), LINEAGE)
-    return answer(store, statement(store, question, [RUN], {}, pytest.fail)).dicts()
+    return answer(store, statement(store, question, RUN, pytest.fail)).dicts()
 
 
 def ledger(phases: Phases, dataset: Dataset) -> list[Row]:

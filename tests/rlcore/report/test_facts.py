@@ -1,19 +1,16 @@
-"""The lineage on a run's page: every stage, what it was made from, and nothing twice as wide."""
+"""What is told of a run's stages: each, and what it was made from."""
 
-import struct
 from pathlib import Path
 
 import pytest
 
 from rlcore.report.facts import CACHED, GONE, MADE, OPEN, Facts, Iterations, gather
-from rlcore.report.lineage_picture import lineage_png
 from rlcore.report.page import parts
 from rlcore.store.artifacts import Lineage
 from schemas.artifacts import ArtifactRef
 from tests.rlcore.report.made import MadeRun
 
 pytestmark = pytest.mark.timeout(60)
-WIDTH = 846  # pixels that both UIs give to a text
 PRODUCER = "0a1b2c3d-0000-4000-8000-00000000000a"
 
 
@@ -45,10 +42,6 @@ class Story:
     def told(self) -> Facts:
         return gather(self.made.open())
 
-    def picture(self) -> bytes:
-        facts = self.told()
-        return lineage_png(facts.stages, facts.recorded)
-
     def page(self) -> str:
         shown = parts(self.told(), Path("/runs/reports/a"), lambda name, _, __: f"/{name}.png")
         return next(part.markdown for part in shown if part.key == "lineage")
@@ -75,7 +68,6 @@ def test_a_stage_reads_what_its_manifest_names(story: Story) -> None:
 def test_the_table_links_producers_and_the_report(story: Story) -> None:
     story.trained()
     text = story.page()
-    assert "](/lineage.png)" in text
     row = next(line for line in text.splitlines() if line.startswith("| sft |"))
     assert row == (
         "| sft | no | policy `sft-00000000` | base\\_model, dataset \\(prepare\\_data\\)"
@@ -97,7 +89,6 @@ def test_all_iterations_are_one_node_while_they_go_on(story: Story) -> None:
         lineage = Lineage("r", "c")
         story.made.store.put("iterations", key, directory=story.folder / "records", lineage=lineage)
     assert story.told().recorded == Iterations(2, None)
-    assert story.picture().startswith(b"\x89PNG")
 
 
 def test_an_artifact_that_the_store_no_longer_has_is_named(story: Story) -> None:
@@ -105,21 +96,3 @@ def test_an_artifact_that_the_store_no_longer_has_is_named(story: Story) -> None
     story.made.store.discard("policy", story.refs["sft"].key)
     assert [stage.state for stage in story.told().stages] == [CACHED, CACHED, GONE, MADE]
     assert "| sft | gone | policy" in story.page()
-    assert story.picture().startswith(b"\x89PNG")
-
-
-def test_the_picture_fits_the_page(story: Story) -> None:
-    story.trained()
-    small = _size(story.picture())
-    story.ended("reward_model", "reward_model", dataset="prepare_data", policy="sft")
-    story.ended("evaluate", "evaluation", rl="rl", base_model="base_model")
-    story.ended("export", "export", policy="rl", evaluation="evaluate")
-    large = _size(story.picture())
-    assert small[0] < large[0] <= WIDTH
-    assert large[1] < 400
-
-
-def _size(png: bytes) -> tuple[int, int]:
-    """Return width and height, which a PNG's header holds."""
-    width, height = struct.unpack(">II", png[16:24])
-    return width, height
