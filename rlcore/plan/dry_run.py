@@ -9,19 +9,16 @@ from rlcore.plan.data_size import DataSize
 from rlcore.plan.machine import Fit
 from rlcore.plan.memory import gib
 from rlcore.plan.preconditions import StartCheck
-from rlcore.plan.stages import Rates, cpu_rates, gpu_rates, rl_seconds, stage_estimates
 from rlcore.plan.states import InStore, state_lines
 from rlcore.plan.text import (
-    assumption_lines,
     attention_line,
     batch_lines,
+    disk_lines,
     engine_lines,
     memory_lines,
     overlap_lines,
     sampler_line,
-    stage_lines,
     stop_lines,
-    store_lines,
 )
 from rlcore.recipes.text import write_yaml
 from schemas.judges import judges_used
@@ -76,8 +73,8 @@ def judge_lines(recipe: Recipe, data: DataSize) -> Iterator[str]:
 
 
 def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noqa: B008 - frozen
-    """Return the plan of a run that may start as plain text: recipe, batches, memory, time and
-    disk, assumptions, and what the diagnostics report on the recipe alone.
+    """Return the plan of a run that may start as plain text: recipe, batches, memory, disk,
+    and what the diagnostics report on the recipe alone.
 
     ``in_store``: what a run would not make again; nothing where nobody has looked.
     """
@@ -85,22 +82,16 @@ def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noq
     recipe, states = fit.recipe, in_store.states
     written = write_yaml(recipe.model_dump(mode="json"))
     prepared = [] if start.rehearsal is None else list(start.rehearsal.lines())
-    rates = gpu_rates() if fit.device == "cuda" else cpu_rates(recipe.hardware.learner.threads)
-    overlap = {}
-    if recipe.rl.enabled:
-        seconds = rl_seconds(fit, fit.shape, rates) if fit.shape else None
-        overlap = {"Overlap": overlap_lines(recipe, seconds)}
     sections = {
         **({"What would run": state_lines(states)} if states else {}),
         "Resolved recipe": written.rstrip().split("\n"),
         **({"Data": prepared} if prepared else {}),
         "Batch arithmetic": batch_lines(recipe, data, fit.batches),
         **({"Judges": judges} if (judges := [*judge_lines(recipe, data)]) else {}),
-        **overlap,
+        **({"Overlap": overlap_lines(recipe)} if recipe.rl.enabled else {}),
         "End of an answer": stop_lines(recipe, start.stops),
         "Memory": _memory_lines(fit),
-        "Time and disk": _stage_lines(fit, rates, in_store),
-        "Assumptions": assumption_lines(rates),
+        "Disk": disk_lines(fit.disk, recipe.store, fit.machine.disk_free, in_store),
     }
     if start.sandbox is not None:
         sections["Sandbox"] = [f"reward code runs programs at level {start.sandbox}"]
@@ -121,7 +112,7 @@ def recipe_warnings(recipe: Recipe) -> list[str]:
 
 def _memory_lines(fit: Fit) -> list[str]:
     if fit.shape is None or fit.memory is None:
-        unknown = f"model: {fit.shape_note}; memory, time and disk are left out"
+        unknown = f"model: {fit.shape_note}; memory and disk are left out"
         return [unknown, sampler_line(fit.recipe, fit.device, None)]
     lines = memory_lines(fit.recipe, fit.shape, fit.memory, fit.device)
     lines.append(sampler_line(fit.recipe, fit.device, fit.shape))
@@ -141,12 +132,3 @@ def _memory_lines(fit: Fit) -> list[str]:
             " hardware.rollout.engines or hardware.rollout.kv_cache_gib"
         )
     return lines
-
-
-def _stage_lines(fit: Fit, rates: Rates, in_store: InStore) -> list[str]:
-    if fit.shape is None:
-        return [fit.shape_note, *store_lines(in_store)]
-    free = fit.machine.disk_free
-    room = "free space of a remote store unknown" if free is None else f"{gib(free)} free"
-    stages = stage_estimates(fit, fit.shape, rates)
-    return stage_lines(stages, fit.recipe.store, room, in_store)

@@ -1,6 +1,6 @@
 """The lines of a printed plan: how batches, memory, times and choices are worded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from rlcore.engines.registry import choose
 from rlcore.learner.attention import Attention
@@ -9,7 +9,6 @@ from rlcore.models.stop_tokens import Stops
 from rlcore.plan.batches import BatchPlan, BatchPlans, evaluation_tokens, ptx_sequences
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.memory import LearnerMemory, Memory, gib
-from rlcore.plan.stages import Rates, RLSeconds, StageEstimate
 from rlcore.plan.states import InStore
 from schemas.hardware import AUTO
 from schemas.recipe import Recipe
@@ -143,13 +142,6 @@ def reward_model_lines(recipe: Recipe, batch: BatchPlan | None) -> list[str]:
     ]
 
 
-def duration(seconds: float) -> str:
-    """Return seconds as text: ``"45 s"``, ``"3.2 min"``, ``"1.5 h"``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def batch_lines(recipe: Recipe, data: DataSize, batches: BatchPlans) -> list[str]:
     """Return the arithmetic of each stage, from prompts to optimizer steps."""
     sft, rl = batches.sft, batches.rl
@@ -178,37 +170,26 @@ def batch_lines(recipe: Recipe, data: DataSize, batches: BatchPlans) -> list[str
     return lines
 
 
-def overlap_lines(recipe: Recipe, seconds: RLSeconds | None) -> list[str]:
-    """Return what goes on at the same time in RL, and why the rest does not. ``seconds``: None
-    where they are not known."""
+def overlap_lines(recipe: Recipe) -> list[str]:
+    """Return what goes on at the same time in RL, and why the rest does not."""
     stale, every = recipe.rl.rollout.max_staleness, recipe.rl.validation.every
     if stale == 0:
-        lines = [
+        return [
             "rewards overlap sampling: a row is scored while others are sampled; all of a batch"
             " once it is there, where a function takes a batch",
             "sampling and training take turns, as rl.rollout.max_staleness = 0: rows are of the"
             " policy that they train, so an iteration takes the sum of both",
         ]
-    else:
-        lines = [
-            f"sampling overlaps training, as rl.rollout.max_staleness = {stale}: the rows of"
-            f" iteration i are of the policy after iteration i - {1 + stale}, and an iteration"
-            " takes the longer of training and of loading weights, sampling and rewards, if"
-            " engines and learners have GPUs or cores of their own",
-            f"validation overlaps nothing, every {every} iteration(s): it waits until the engines"
-            " come to the policy that it names, and the run waits for it",
-            f"checkpoints: the last {recipe.rl.checkpoints_kept} are kept, as rows that are under"
-            f" way come from the last {1 + stale} policies",
-        ]
-    if seconds is not None:
-        each = [total / seconds.iterations for total in (seconds.drawing, seconds.training)]
-        each += [seconds.iteration(ahead=ahead) for ahead in (False, True)]
-        drawing, training, apart, both = (f"{s:.2g} s" if s < 10 else duration(s) for s in each)
-        lines.append(
-            f"an iteration when all are longest: {drawing} of sampling and {training} of training,"
-            f" {apart} one after the other and {both} at once"
-        )
-    return lines
+    return [
+        f"sampling overlaps training, as rl.rollout.max_staleness = {stale}: the rows of"
+        f" iteration i are of the policy after iteration i - {1 + stale}, and an iteration"
+        " takes the longer of training and of loading weights, sampling and rewards, if"
+        " engines and learners have GPUs or cores of their own",
+        f"validation overlaps nothing, every {every} iteration(s): it waits until the engines"
+        " come to the policy that it names, and the run waits for it",
+        f"checkpoints: the last {recipe.rl.checkpoints_kept} are kept, as rows that are under"
+        f" way come from the last {1 + stale} policies",
+    ]
 
 
 def stop_lines(recipe: Recipe, stops: Stops | None) -> list[str]:
@@ -374,64 +355,22 @@ def engine_lines(
     ]
 
 
-def stage_lines(
-    stages: Sequence[StageEstimate], store: str, room: str, in_store: InStore
+def disk_lines(
+    disk: Mapping[str, int], store: str, free: int | None, in_store: InStore
 ) -> list[str]:
-    """Return a table of stages: seconds at half and at full lengths, bytes left on disk.
+    """Return a line per stage that would run with what it leaves on disk, in all and the room.
 
-    Those that are in the store cost nothing and are in no total.
+    ``disk``: bytes by stage when all sequences are longest, empty where they are not known;
+    ``free``: bytes, None for a remote store.
     """
-    lines = [f"{'stage':<13}{'half lengths':>13}{'all longest':>13}{'disk':>12}"]
-    for stage in stages:
-        if stage.stage in in_store.stages:
-            lines.append(f"{stage.stage:<13}{'in the store':>26}")
-            continue
-        known = stage.longest_s > 0
-        half = duration(stage.half_s) if known else "unknown"
-        longest = duration(stage.longest_s) if known else "unknown"
-        note = "; ".join(filter(None, (stage.note, in_store.notes.get(stage.stage))))
-        line = f"{stage.stage:<13}{half:>13}{longest:>13}{gib(stage.disk_bytes):>12}  {note}"
-        lines.append(line.rstrip())
-    to_run = [stage for stage in stages if stage.stage not in in_store.stages]
-    half, longest = sum(s.half_s for s in to_run), sum(s.longest_s for s in to_run)
-    disk = sum(s.disk_bytes for s in to_run)
-    total = "to run" if in_store.stages else "all"
-    lines.append(f"{total:<13}{duration(half):>13}{duration(longest):>13}{gib(disk):>12}")
-    return [*lines, f"store: {store}, {room}", *_unread(in_store)]
-
-
-def store_lines(in_store: InStore) -> list[str]:
-    """Return what the store holds of a run whose times are not known."""
-    lines = [f"{stage}: in the store" for stage in sorted(in_store.stages)]
-    lines += [f"{stage}: {note}" for stage, note in in_store.notes.items()]
-    return lines + _unread(in_store)
-
-
-def _unread(in_store: InStore) -> list[str]:
-    if not in_store.unread:
-        return []
-    return [f"not known what it holds, so every stage is counted: {in_store.unread}"]
-
-
-def assumption_lines(rates: Rates) -> list[str]:
-    """Return the assumptions behind the times."""
-    return [
-        "Times are computed from ASSUMED speeds and are not guaranteed; the run prints the measured"
-        " ones.",
-        f"device class: {rates.device} ({rates.source})",
-        f"learner: {rates.learner_flops / 1e9:,.0f} GFLOP/s per rank; 2 FLOPs per parameter and"
-        " token forward, 6 with backward; one forward each for old log-probs (and for the update's"
-        " own), the reference, the critic's values and the reward model's scores",
-        f"sampler: seconds per token and engine = 1 / {rates.sampler_tokens_per_s:,.0f} +"
-        f" parameters / {rates.sampler_parameter_tokens_per_s:.1e}",
-        f"each of sft, rl and evaluate spends {rates.start_s:.0f} s on starting its workers",
-        "half lengths: prompts and responses half as long as allowed; all longest: the upper bound,"
-        " also for disk and memory",
-        "disk: zstd Parquet at 11.5 bytes per sampled token, 4 more with a reference, 4 more per"
-        " epoch with old log-probs of the update's own and 12 more with a critic; checkpoints of"
-        " weights plus 12 bytes per parameter and model, the larger of keep_last and"
-        " max_staleness + 1, + keep_best + the one being written",
-    ]
+    to_run = {stage: size for stage, size in disk.items() if stage not in in_store.stages}
+    total = {"in all": sum(to_run.values())} if to_run else {}
+    lines = [f"{what:<13}{gib(size):>12}" for what, size in (to_run | total).items()]
+    room = "free space of a remote store unknown" if free is None else f"{gib(free)} free"
+    lines.append(f"store: {store}, {room}")
+    if in_store.unread:
+        lines.append(f"what it holds is not known, so every stage is counted: {in_store.unread}")
+    return lines
 
 
 def _count(value: int | None) -> str:
