@@ -12,108 +12,37 @@ from rlcore.plan.memory import LearnerMemory, Memory, gib
 from rlcore.plan.states import InStore
 from schemas.hardware import AUTO
 from schemas.recipe import Recipe
-from schemas.rl import FUSED_SAMPLE
 
 
 def algorithm_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
-    """Return a sentence for each part of the algorithm that the plain arithmetic leaves out."""
-    return [
-        *_sampling_lines(recipe),
-        *_critic_lines(recipe, rl),
-        *_loss_lines(recipe, rl),
-    ]
-
-
-def _sampling_lines(recipe: Recipe) -> list[str]:
-    section, rollout = recipe.rl, recipe.rl.rollout
+    """Return what the algorithm adds to the sequences and steps of an iteration."""
+    rollout, critic, ptx = recipe.rl.rollout, recipe.rl.critic, recipe.rl.ptx
     lines = []
     if rollout.greedy_baseline:
-        lines.append(
-            f"greedy baseline: {rollout.prompts:,} greedy answers an iteration besides its"
-            f" {rollout.prompts * rollout.samples:,} samples, scored but not trained on"
-        )
-    filtered = section.algorithm.dynamic_sampling
+        lines.append(f"greedy baseline: {rollout.prompts:,} more answers an iteration")
+    filtered = recipe.rl.algorithm.dynamic_sampling
     if filtered is not None:
         drawn = rollout.prompts * filtered.batch_factor
-        cap = f"{filtered.max_rounds} rounds" if filtered.max_rounds > 0 else "as many as it takes"
-        most = f" ({drawn * filtered.max_rounds:,} prompts)" if filtered.max_rounds > 0 else ""
+        rounds = filtered.max_rounds
+        most = f"at most {rounds} (then '{filtered.on_exhausted}')" if rounds > 0 else "no limit"
         lines.append(
             f"dynamic sampling: a round draws {filtered.batch_factor} x {rollout.prompts:,} ="
             f" {drawn:,} new prompts x {rollout.samples} samples ="
-            f" {drawn * rollout.samples:,} sequences; rounds continue until {rollout.prompts:,}"
-            f" prompts differ in {filtered.metric.replace('_', ' ')}, at most {cap}{most}, then"
-            f" '{filtered.on_exhausted}'"
+            f" {drawn * rollout.samples:,} sequences; rounds: {most}"
         )
-    overlong = section.algorithm.overlong
-    if overlong is not None:
-        limit = overlong.max_tokens or rollout.max_new_tokens
-        cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
+    if critic is not None:
+        steps = rl.steps_per_round or 0
         lines.append(
-            f"overlong shaping: responses lose up to {overlong.factor:g} between {limit - cache:,}"
-            f" and {limit:,} tokens"
-        )
-    return lines
-
-
-def _critic_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
-    critic = recipe.rl.critic
-    if critic is None:
-        return []
-    steps = rl.steps_per_round or 0
-    warmup = critic.warmup_iterations
-    alone = f", the first {warmup:,} iterations alone" if warmup else ""
-    return [
-        f"critic: the same mini-batches -> {steps} step(s) an iteration, {steps * rl.rounds:,} in"
-        f" all{alone}; the policy takes {steps * recipe.rl.actor_iterations:,} steps in"
-        f" {recipe.rl.actor_iterations:,} iterations; starts from the"
-        f" {critic.init.replace('_', ' ')}"
-    ]
-
-
-def _loss_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
-    algorithm, ptx = recipe.rl.algorithm, recipe.rl.ptx
-    lines = []
-    if algorithm.kl.uses_reference:
-        held = ", exact over the vocabulary" if algorithm.kl.estimator == "full" else ""
-        lines.append(
-            f"KL: {algorithm.kl.estimator} in the {algorithm.kl.where}, coefficient"
-            f" {algorithm.kl.coef:g} ({algorithm.kl.controller}){held}: one more forward pass, of"
-            " the reference"
-        )
-    if recipe.scores_own_logprobs:
-        epochs = recipe.rl.update.epochs
-        passes = "one more forward pass" if epochs == 1 else f"{epochs} more forward passes"
-        lines.append(
-            "old log-probs: the update scores its own micro-batches (rl.update.old_logprobs ="
-            f" own): {passes} over the rows that train"
-        )
-    if recipe.rl.update.fused:
-        lines.append(
-            "old log-probs: those of the update's own forward pass (rl.update.old_logprobs ="
-            f" fused); of the rows that do not train, {FUSED_SAMPLE} are scored to check the"
-            " sampler"
-        )
-    if recipe.rl.update.bypass:
-        lines.append(
-            "old log-probs: the sampler's (rl.update.old_logprobs = rollout): the clip is around"
-            " the sampler"
-        )
-    if algorithm.positive_nll.coef > 0:
-        lines.append(
-            f"positive examples: {algorithm.positive_nll.coef:g} x NLL of the tokens of correct"
-            " samples, in the same pass"
+            f"critic: {steps} step(s) an iteration, {steps * rl.rounds:,} in all; the policy takes"
+            f" {steps * recipe.rl.actor_iterations:,} in {recipe.rl.actor_iterations:,} iterations"
         )
     if ptx is not None:
         count = ptx_sequences(recipe)
-        what, longest = (
-            ("demonstrations", recipe.sft.max_tokens)
-            if ptx.path is None
-            else ("texts", ptx.max_tokens)
-        )
+        what = "demonstrations" if ptx.path is None else "texts"
+        longest = recipe.sft.max_tokens if ptx.path is None else ptx.max_tokens
         lines.append(
-            f"ptx: {ptx.sequences_per_sample:g} x {rl.sequences_per_step:,} = {count:,}"
-            f" {what} added to each policy step, at most {count * longest:,}"
-            f" tokens, coefficient {ptx.coef:g}"
+            f"ptx: {ptx.sequences_per_sample:g} x {rl.sequences_per_step:,} = {count:,} {what}"
+            f" added to each policy step, at most {count * longest:,} tokens"
         )
     return lines
 

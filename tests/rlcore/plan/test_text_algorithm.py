@@ -42,32 +42,24 @@ def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Fit:
             [
                 "116 iterations -> 7,424 prompts = 1.0 passes over the training prompts, 7,424"
                 " sequences, 232 optimizer steps",
-                "critic: the same mini-batches -> 2 step(s) an iteration, 232 in all; the policy"
-                " takes 232 steps in 116 iterations; starts from the policy",
-                "KL: k1 in the reward, coefficient 0.001 (fixed): one more forward pass",
+                "critic: 2 step(s) an iteration, 232 in all; the policy takes 232 in 116",
                 "critic, per rank",
                 "reference, one rank",
             ],
         ),
         (
             "gsm8k-vapo",
-            [
-                "4 step(s) an iteration, 664 in all, the first 50 iterations alone; the policy"
-                " takes 464 steps in 116 iterations",
-                "positive examples: 0.1 x NLL",
-            ],
+            ["4 step(s) an iteration, 664 in all; the policy takes 464 in 116 iterations"],
         ),
         (
             "gsm8k-remax",
-            ["greedy baseline: 64 greedy answers an iteration besides its 256 samples"],
+            ["greedy baseline: 64 more answers an iteration"],
         ),
         (
             "gsm8k-dapo",
             [
-                "a round draws 3 x 64 = 192 new prompts x 16 samples = 3,072 sequences; rounds"
-                " continue until 64 prompts differ in accuracy, at most 10 rounds (1,920 prompts),"
-                " then 'error'",
-                "responses lose up to 1 between 384 and 512 tokens",
+                "a round draws 3 x 64 = 192 new prompts x 16 samples = 3,072 sequences; rounds: at"
+                " most 10 (then 'error')",
             ],
         ),
         (
@@ -75,7 +67,6 @@ def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Fit:
             [
                 "7,275 training prompts, 5,030 test prompts, 0 demonstrations",
                 "112 iterations -> 7,168 prompts learnt from, 114,688 sequences, 448 optimizer",
-                "responses lose up to 1 between 1,536 and 2,048 tokens",
                 "2 checkpoints x 530 prompts x 5 completions",
             ],
         ),
@@ -84,16 +75,13 @@ def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Fit:
             [
                 "a round draws 3 x 128 = 384 new prompts x 16 samples = 6,144 sequences",
                 "200 iterations -> 25,600 prompts learnt from, 409,600 sequences, 800 optimizer",
-                "responses lose up to 1 between 6,144 and 8,192 tokens",
             ],
         ),
         (
             "aime-vapo",
             [
-                "4 step(s) an iteration, 696 in all, the first 50 iterations alone; the policy"
-                " takes 496 steps in 124 iterations",
+                "4 step(s) an iteration, 696 in all; the policy takes 496 in 124 iterations",
                 "2 checkpoints x 30 prompts x 17 completions",
-                "positive examples: 0.1 x NLL",
             ],
         ),
     ],
@@ -107,18 +95,8 @@ def test_the_plan_says_what_the_algorithm_adds(name: str, sentences: list[str]) 
 def test_old_log_probs_of_the_updates_own_are_kept_for_the_replay() -> None:
     """Four bytes a token of the responses."""
     own, first = planned("gsm8k-gspo"), planned("gsm8k-gspo", rl__update__old_logprobs="first")
-    assert (
-        "old log-probs: the update scores its own micro-batches (rl.update.old_logprobs = own): one"
-        " more forward pass over the rows that train"
-    ) in render_plan(StartCheck(own))
-    assert "old log-probs: the update" not in render_plan(StartCheck(first))
     tokens = 116 * 64 * 8 * 512
     assert own.disk["rl"] - first.disk["rl"] == pytest.approx(4 * tokens, rel=1e-6)
-
-
-def test_the_sampler_as_old_is_told() -> None:
-    plan = render_plan(StartCheck(planned("gsm8k-grpo", rl__update__old_logprobs="rollout")))
-    assert "the sampler's (rl.update.old_logprobs = rollout): the clip is around" in plan
 
 
 def test_a_critic_takes_a_learners_memory_and_disk() -> None:
@@ -147,8 +125,7 @@ def test_ptx_and_reward_model_are_counted() -> None:
         "reward model: 1,024 prompts x 4 to 9 samples of the policy (and 256 held-out prompts) ->"
         " all pairs of a prompt in one of 64 batch elements x 1 epoch(s) -> at most 16 optimizer"
         " steps of at most 576 responses, 120 tokens each",
-        "ptx: 2 x 128 = 256 demonstrations added to each policy step, at most 32,768 tokens,"
-        " coefficient 27.8",
+        "ptx: 2 x 128 = 256 demonstrations added to each policy step, at most 32,768 tokens",
         "reward model, one rank, frozen: weights 1.4 MiB",
     ):
         assert sentence in text, f"missing from the plan: {sentence}\n{text}"
