@@ -5,17 +5,17 @@ import pytest
 from rlcore.models.shape import from_scratch_shape
 from rlcore.plan.batches import all_batches
 from rlcore.plan.data_size import DataSize
-from rlcore.plan.dry_run import render_plan
+from rlcore.plan.dry_run import (
+    batch_lines,
+    disk_lines,
+    engine_line,
+    render_plan,
+    sampler_line,
+)
 from rlcore.plan.machine import check_machine
 from rlcore.plan.memory import gib
 from rlcore.plan.preconditions import StartCheck
 from rlcore.plan.states import InStore, StageState, State
-from rlcore.plan.text import (
-    batch_lines,
-    disk_lines,
-    engine_lines,
-    sampler_line,
-)
 from schemas.model import FromScratch
 from tests.rlcore.plan.small import ROOMY, recipe
 
@@ -71,7 +71,7 @@ def test_it_says_what_overlaps_and_why_the_rest_does_not() -> None:
 
 
 def test_what_is_in_the_store_is_in_no_total() -> None:
-    disk = dict.fromkeys(("sft", "rl", "export"), 2**30)
+    disk: dict[str, int] = dict.fromkeys(("sft", "rl", "export"), 2**30)
     goes_on = StageState("rl", State.CONTINUES, step=3)
     found = InStore((StageState("sft", State.CACHED), goes_on))
     rl, export, total, store = disk_lines(disk, "/store", 9 * 2**30, found)
@@ -95,9 +95,9 @@ def test_auto_says_which_engine_samples_and_why() -> None:
 
 
 def test_the_cache_of_an_engine_is_told_by_the_answers_that_fit_it() -> None:
-    (line,) = engine_lines(recipe(), 2**30, kv_tokens=1200, device="cpu")
+    line = engine_line(recipe(), 2**30, kv_tokens=1200, device="cpu")
     assert "KV cache of 1,200 tokens -> 10 longest sequences at once" in line
-    (line,) = engine_lines(recipe(), 2**30, kv_tokens=10**9, device="cpu")
+    line = engine_line(recipe(), 2**30, kv_tokens=10**9, device="cpu")
     assert "-> 256 longest sequences at once (max_num_seqs = 256)" in line
-    (line,) = engine_lines(recipe(), 2**30, kv_tokens=None, device="cuda")
+    line = engine_line(recipe(), 2**30, kv_tokens=None, device="cuda")
     assert line.endswith("50% of its GPU(s), weights included; KV cache unknown without a GPU")
