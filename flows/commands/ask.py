@@ -69,17 +69,10 @@ def _recipe_keys(first: Path, second: Path) -> dict[str, tuple[str | None, str |
     is gone."""
     import yaml
 
-    from rlcore.recipes.text import leaves
+    from rlcore.results.compare import recipe_differences
 
-    if not all((folder / RECIPE).is_file() for folder in (first, second)):
+    files = [folder / RECIPE for folder in (first, second)]
+    if not all(file.is_file() for file in files):
         return {}
-    flat = [
-        {
-            key: str(value)
-            for key, value in leaves(yaml.safe_load((folder / RECIPE).read_text(encoding="utf-8")))
-        }
-        for folder in (first, second)
-    ]
-    names = dict.fromkeys([*flat[0], *flat[1]])
-    pairs = {name: (flat[0].get(name), flat[1].get(name)) for name in names}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    recipes = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
+    return {one.name: (one.values[0], one.values[1]) for one in recipe_differences(recipes)}

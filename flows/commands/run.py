@@ -2,7 +2,9 @@
 that of an earlier run with a stage made again, or from one of its checkpoints on."""
 
 import argparse
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flows.commands.arguments import (
@@ -19,8 +21,6 @@ from rlcore.results.folders import RECIPE
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from prefect import Flow
-
     from rlcore.results.run import Run
     from schemas.recipe import Recipe
 
@@ -105,7 +105,7 @@ def execute(
     from schemas.stages import Stage
 
     summary = run_inline(
-        _pipeline,
+        partial(resolve_name, "flows.rl_pipeline:rl_pipeline"),
         debug=options.debug,
         quiet=options.format != "table",
         again=" (refresh only what it has not made again yet)" if refresh else "",
@@ -122,12 +122,6 @@ def execute(
 
         print_summary(summary)
     end(0)
-
-
-def _pipeline() -> "Flow[..., Any]":
-    from flows.rl_pipeline import rl_pipeline
-
-    return rl_pipeline
 
 
 def add_rerun(commands: Any) -> None:

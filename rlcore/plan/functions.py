@@ -2,7 +2,7 @@
 reward called once on a handful of its rows."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -245,14 +245,6 @@ def _check_verdicts(said: Sequence[_Said], recipe: Recipe) -> None:
         )
 
 
-_LOADERS = {
-    "reward": "rlcore.plan.functions:load_reward",
-    "batch_reward": "rlcore.plan.functions:load_batch_reward",
-    "advantage": "rlcore.plan.functions:load_advantage",
-    "policy_loss": "rlcore.plan.functions:load_policy_loss",
-    "engine": "rlcore.plan.functions:load_engine",
-}
-
 ENGINE_S = 300.0  # an engine of somebody's own imports what vLLM does, which takes minutes at first
 
 
@@ -274,64 +266,60 @@ def check_functions(recipe: Recipe) -> None:
 def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
     reward, algorithm = recipe.reward, recipe.rl.algorithm
     memory_bytes = None if reward.memory_gib is None else int(reward.memory_gib * 2**30)
-    named: list[tuple[str, str, Mapping[str, Any], str]] = [
+    named: list[tuple[Callable[..., None], str, Mapping[str, Any], str]] = [
         (
-            "batch_reward" if function.batch else "reward",
-            function.name,
-            function.options,
-            f"reward.functions[{index}].name",
+            load_batch_reward if function.batch else load_reward,
+            *(function.name, function.options, f"reward.functions[{index}].name"),
         )
         for index, function in enumerate(reward.functions)
         if by_workers(function.name)
     ]
     options = algorithm.advantage_options
     named += [
-        ("advantage", algorithm.advantage, options, "rl.algorithm.advantage"),
-        ("policy_loss", algorithm.policy_loss, {}, "rl.algorithm.policy_loss"),
-        ("engine", recipe.hardware.rollout.engine, {}, "hardware.rollout.engine"),
+        (load_advantage, algorithm.advantage, options, "rl.algorithm.advantage"),
+        (load_policy_loss, algorithm.policy_loss, {}, "rl.algorithm.policy_loss"),
+        (load_engine, recipe.hardware.rollout.engine, {}, "hardware.rollout.engine"),
     ]
     return [
         {
             "name": name,
             "options": dict(options),
             "path": path,
-            "loader": _LOADERS[kind],
-            "memory_bytes": memory_bytes if kind.endswith("reward") else None,
-            "limit_s": ENGINE_S if kind == "engine" else None,
+            "loader": f"{__name__}:{loader.__name__}",
+            "memory_bytes": memory_bytes if path.startswith("reward.") else None,
+            "limit_s": ENGINE_S if loader is load_engine else None,
         }
-        for kind, name, options, path in named
+        for loader, name, options, path in named
         if ":" in name
     ]
 
 
-# Called in the child process, where they are found by their names in ``_LOADERS``; each raises
-# UserError when the function cannot be called as the run would call it.
+# Called in the child process; each raises UserError when the function cannot be called as the run
+# would call it. Losses and engines have no options.
 
 
 def load_reward(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load a reward function here. Raises UserError when it cannot be called."""
+    """Load a reward function here."""
     build((name, 1.0, options), path.removesuffix(".name"))
 
 
 def load_batch_reward(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load a reward function of all rows of a prompt here, as ``load_reward``."""
+    """Load a reward function of all rows of a prompt here."""
     build((name, 1.0, options), path.removesuffix(".name"), batch=True)
 
 
 def load_advantage(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load an advantage estimator here. Raises UserError when it cannot be called."""
+    """Load an advantage estimator here."""
     find_estimator(name, options, path)
 
 
-def load_policy_loss(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load a policy loss, which has no options, here. Raises UserError when it cannot be called."""
-    assert not options, "a policy loss has no options"
+def load_policy_loss(name: str, _options: Mapping[str, Any], path: str) -> None:
+    """Load a policy loss here."""
     find_loss(name, path)
 
 
-def load_engine(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load the class of a rollout engine here. Raises UserError when it is none."""
+def load_engine(name: str, _options: Mapping[str, Any], path: str) -> None:
+    """Load the class of a rollout engine here."""
     from rlcore.engines.own_engine import find_engine
 
-    assert not options, "an engine has no options"
     find_engine(name, path)
