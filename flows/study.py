@@ -41,7 +41,6 @@ TRAINING = "critic/accuracy"
 
 
 def add_study(commands: Any) -> None:
-    """Add the subcommand ``study`` to a command line's subparsers."""
     parser = commands.add_parser("study", help="train recipes x seeds; a table and a figure")
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="name, or path of a file")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")

@@ -11,7 +11,6 @@ from rlcore.results.folders import LATEST, RECIPE, run_folder
 
 
 def add_ask(commands: Any) -> None:
-    """Add the subcommand ``ask`` to a command line's subparsers."""
     parser = commands.add_parser(
         "ask", help="questions about a run: prompts never rewarded, hacking, what changed, ..."
     )

@@ -28,7 +28,6 @@ SECRET = (
 
 
 def add_doctor(commands: Any) -> None:
-    """Add the subcommand ``doctor`` to a command line's subparsers."""
     parser = commands.add_parser("doctor", help="check this machine; a remedy for each problem")
     add_format(parser)
     parser.set_defaults(command=_doctor)
@@ -53,7 +52,6 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def add_env(commands: Any) -> None:
-    """Add the subcommand ``env`` to a command line's subparsers."""
     parser = commands.add_parser("env", help="versions and settings, to paste into a report")
     add_format(parser)
     parser.set_defaults(command=_env)

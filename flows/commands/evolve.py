@@ -21,7 +21,6 @@ COLUMNS = ("part", "metric", "data_source", "subset", "value", "low", "high", "p
 
 
 def add_evolve(commands: Any) -> None:
-    """Add the subcommand ``evolve`` to a command line's subparsers."""
     parser = commands.add_parser(
         "evolve", help="let a model improve its answers over rounds, without an update of weights"
     )

@@ -21,7 +21,6 @@ Rows = tuple[tuple[str, ...], list[dict[str, Any]]]
 
 
 def add_explain(commands: Any) -> None:
-    """Add the subcommand ``explain`` to a command line's subparsers."""
     parser = commands.add_parser("explain", help="what a key of a recipe means, and what sets it")
     parser.add_argument(
         "key", metavar="KEY", help="e.g. rl.rollout.samples, or a section: rl.rollout"

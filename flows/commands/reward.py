@@ -25,7 +25,6 @@ WORST = 5  # rows shown on which two rewards disagree
 
 
 def add_reward(commands: Any) -> None:
-    """Add the subcommand ``reward`` to a command line's subparsers."""
     reward = commands.add_parser("reward", help="try a reward function before a run pays for it")
     actions = reward.add_subparsers(required=True, metavar="ACTION")
     parser = actions.add_parser(

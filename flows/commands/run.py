@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def add_run(commands: Any) -> None:
-    """Add the subcommand ``run`` to a command line's subparsers."""
     parser = commands.add_parser("run", help="run a recipe in this process, or plan it")
     add_recipe(parser)
     add_overrides(parser, "e.g. -o rl.iterations=5; may be given many times")
@@ -125,7 +124,6 @@ def execute(
 
 
 def add_rerun(commands: Any) -> None:
-    """Add the subcommand ``rerun`` to a command line's subparsers."""
     parser = commands.add_parser(
         "rerun", help="make a stage of a run again, and what follows of it"
     )
@@ -167,7 +165,6 @@ def _recorded(run: "Run", overrides: dict[str, Any]) -> tuple[str, "Recipe"]:
 
 
 def add_fork(commands: Any) -> None:
-    """Add the subcommand ``fork`` to a command line's subparsers."""
     parser = commands.add_parser(
         "fork", help="a run that continues from a checkpoint of another, with other settings"
     )

@@ -22,7 +22,6 @@ POLL_S = 0.5
 
 
 def add_runs(commands: Any) -> None:
-    """Add the subcommand ``runs`` to a command line's subparsers."""
     parser = commands.add_parser("runs", help="list the runs: state, accuracy, export")
     add_runs_folder(parser)
     add_format(parser)
@@ -89,7 +88,6 @@ def _time(path: Path) -> str:
 
 
 def add_watch(commands: Any) -> None:
-    """Add the subcommand ``watch`` to a command line's subparsers."""
     parser = commands.add_parser("watch", help="follow a run to its table, from any terminal")
     parser.add_argument(
         "run",
@@ -131,7 +129,6 @@ def watch(options: argparse.Namespace) -> int:
 
 
 def add_stop(commands: Any) -> None:
-    """Add the subcommand ``stop`` to a command line's subparsers."""
     parser = commands.add_parser("stop", help="cancel a run; the same command continues it")
     parser.add_argument("run", metavar="RUN", help="as `rl-pipeline runs` names it, or 'latest'")
     parser.set_defaults(command=_stop)

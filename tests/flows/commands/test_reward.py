@@ -351,7 +351,7 @@ REFUSED = {
     ("gsm9k", NAME): "name = 'gsm9k' is not a reward function",
     ("gsm8k", NAME, "--option", "mood=strict"): "options.mood is not an option of 'gsm8k'",
     ("my.py:length_option", NAME): "factor",
-    ("reward_model", NAME): "'reward_model' is a model that a run trains",
+    ("reward_model", NAME): "'reward_model' is no function",
     ("judge", NAME, "--option", "judge=x"): "recipe 'quickstart' has no judge of that name",
     ("my.py:mixed", NAME, "-n", "-1"): "-n -1 is not a number of rows",
     ("my.py:mixed", NAME, "--against", "my.py:gone"): "has no gone()",
