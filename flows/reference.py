@@ -6,7 +6,6 @@ pydantic's own schema lacks: the default at that key's place, and the checks of 
 """
 
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -395,12 +394,10 @@ def _finding(check: Check, recipe: Recipe) -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the files atomically. Raises OSError where ``docs`` is not writable."""
+    """Write the files. Raises OSError where ``docs`` is not writable."""
     schema = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
     for path, text in {REFERENCE: reference(), SCHEMA: schema, FINDINGS: findings()}.items():
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        path.write_text(text, encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
 
 

@@ -117,14 +117,11 @@ def _scored(
             f"--against {RECORDED}: no scores are stored of {options.source}; name a function"
         )
     given = dict(parse_override(text) for text in options.option)
-    function = function_of(recipe, options.function, given, batch=options.batch)
-    second = None
+    functions = [function_of(recipe, options.function, given, batch=options.batch)]
     if against not in ("", RECORDED):
-        second = function_of(recipe, against, {}, batch=False)
-    tried = score(recipe, function, rows.batches, tell)
-    if second is None:
-        return rows, recipe.reward, tried, against, stored
-    return rows, recipe.reward, tried, against, score(recipe, second, rows.batches, tell).rows
+        functions.append(function_of(recipe, against, {}, batch=False))
+    tried, *second = [score(recipe, function, rows.batches, tell) for function in functions]
+    return rows, recipe.reward, tried, against, second[0].rows if second else stored
 
 
 def _rows(options: argparse.Namespace) -> tuple["Recipe", "RewardRows"]:
