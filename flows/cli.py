@@ -11,7 +11,7 @@ from flows.commands.champions import add_champions
 from flows.commands.compare import add_compare
 from flows.commands.completion import add_completion
 from flows.commands.data import add_data
-from flows.commands.doctor import add_doctor, add_env
+from flows.commands.doctor import add_doctor
 from flows.commands.evaluate import add_evaluate
 from flows.commands.evolve import add_evolve
 from flows.commands.explain import add_explain
@@ -38,10 +38,10 @@ from rlcore.recipes.redaction import harmless
 from schemas.errors import UserError
 
 SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
-ADD = (
+ADD = (  # each adds its subcommand to the subparsers
     *(add_open, add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask),
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
-    *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor, add_env),
+    *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor),
     *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
     *(add_export_data, add_fork, add_evolve, add_champions, add_worker, add_store, add_models),
 )

@@ -31,11 +31,6 @@ def overrides(**_: Any) -> list[str]:
     return [f"{key}=" for key in recipe_keys()]
 
 
-def keys(**_: Any) -> list[str]:
-    """Return the dotted keys of a recipe."""
-    return recipe_keys()
-
-
 def tables(**_: Any) -> list[str]:
     """Return the names of the tables that can be queried."""
     from schemas.table_list import TABLES, VIEWS
@@ -58,7 +53,7 @@ def runs(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     return [LATEST, *run_names(folder)] if folder.is_dir() else []
 
 
-def recipe_keys() -> list[str]:
+def recipe_keys(**_: Any) -> list[str]:
     """Return the dotted path of every key that a recipe may set, but for those below a name of the
     user's; 0 is any index."""
     from rlcore.recipes import errors as known
@@ -79,7 +74,7 @@ COMPLETERS: dict[str, Callable[..., list[str]]] = {
     "recipe": recipes,
     "recipes": recipes,
     "override": overrides,
-    "key": keys,
+    "key": recipe_keys,
     "run": runs,
     "question": questions,
     "table": tables,

@@ -109,15 +109,6 @@ def whole(run: FlowRun) -> FlowRun:
         return run if caller is None else client.read_flow_run(caller)
 
 
-def deployment_of(run: FlowRun) -> str | None:
-    """Return FLOW/NAME of the deployment that made a run, or None where no deployment did."""
-    if run.deployment_id is None:
-        return None
-    with _client() as client:
-        name = client.read_deployment(run.deployment_id).name
-        return f"{client.read_flow(run.flow_id).name}/{name}"
-
-
 def _read(states: list[StateType] | None = None) -> list[FlowRun]:
     found: list[FlowRun] = []
     with _client() as client:

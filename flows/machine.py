@@ -6,7 +6,6 @@ import platform
 import re
 import shutil
 import stat
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ import psutil
 from flows import local, services
 from flows.paths import CONSTRAINTS, ROOT
 from rlcore.cluster.host_settings import obstacles
+from rlcore.plan.machine import gpu_facts
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
@@ -268,19 +268,4 @@ def _gpu() -> Iterator[CheckResult]:
 
 def gpus() -> list[str]:
     """Return name, memory and driver of each GPU that the driver lists."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return []
-    query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        listed = subprocess.run(
-            [command, *query],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-            encoding="utf-8",
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in listed.stdout.splitlines() if line.strip()]
+    return gpu_facts("name,memory.total,driver_version")

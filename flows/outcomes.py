@@ -2,7 +2,7 @@
 
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -13,9 +13,6 @@ from schemas.errors import UserError
 
 if TYPE_CHECKING:
     import polars as pl
-
-
-_CLOSES = {"[": "]", "{": "}", '"': '"', "'": "'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,54 +27,22 @@ def variants(texts: Sequence[str]) -> list[Variant]:
     """Return every combination of the values in ``texts``, each ``key=value[,value...]``; the last
     key varies fastest.
 
-    A comma within brackets or quotes parts nothing, so a list is one value, and lists are swept as
-    ``[1],[1,2]``. Raises UserError where a key is given twice with values to sweep, or a value is
-    empty or not YAML.
+    The values are items of a YAML list, so one that is a list itself is in brackets: ``[1],[1,2]``.
+    Raises UserError where a key is given twice with values to sweep, or they are no YAML.
     """
-    keys: dict[str, list[tuple[str, Any]]] = {}
+    keys: dict[str, list[Any]] = {}
     for text in texts:
         path, separator, given = text.partition("=")
-        parts = list(_parts(given))
-        if not separator:
-            parse_override(text)  # says what is missing
-        if len(parts) > 1 and not all(part.strip() for part in parts):
-            raise UserError(f"-o {text}: a value between the commas is empty; leave it out")
-        found = [(part.strip(), parse_override(f"{path}={part}")) for part in parts]
-        name = found[0][1][0]
-        if name in keys and max(len(found), len(keys[name])) > 1:
+        name, values = parse_override(f"{path}=[{given}]" if separator else text)
+        values = values or [None]
+        if name in keys and max(len(values), len(keys[name])) > 1:
             raise UserError(f"-o {text}: {name} is given twice; write its values once: {name}=a,b")
-        values = {shown: value for shown, (_, value) in found}
-        if len(values) < len(found):
+        if any(value in values[:place] for place, value in enumerate(values)):
             raise UserError(f"-o {text}: a value is there twice; leave one out")
-        keys[name] = list(values.items())
+        keys[name] = values
     swept = [name for name, values in keys.items() if len(values) > 1]
-    return [
-        Variant(
-            {name: value for name, (_, value) in zip(keys, chosen, strict=True)},
-            ", ".join(
-                f"{name}={shown}"
-                for name, (shown, _) in zip(keys, chosen, strict=True)
-                if name in swept
-            ),
-        )
-        for chosen in product(*keys.values())
-    ]
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Yield ``text`` cut at the commas outside brackets and quotes."""
-    open_, start = [], 0
-    for place, character in enumerate(text):
-        if open_ and character == open_[-1]:
-            open_.pop()
-        elif open_ and open_[-1] in "\"'":
-            continue
-        elif character in _CLOSES:
-            open_.append(_CLOSES[character])
-        elif character == "," and not open_:
-            yield text[start:place]
-            start = place + 1
-    yield text[start:]
+    combined = [dict(zip(keys, chosen, strict=True)) for chosen in product(*keys.values())]
+    return [Variant(one, ", ".join(f"{name}={one[name]}" for name in swept)) for one in combined]
 
 
 COLUMNS = ("recipe", "values", "seed", "before", "rl", "rise", "iterations", "seconds")
@@ -199,44 +164,34 @@ def write_results(outcomes: Sequence[RunOutcome], path: Path, *, sampled: bool) 
 
 def render(outcomes: Sequence[RunOutcome], *, sampled: bool) -> str:
     """Return the page."""
+    parts = [_HEAD.format(sampled=" when sampled" if sampled else " by greedy answers")]
+    for title, (heads, *rows) in tables(outcomes).items():
+        lines = [heads, ["---"] * len(heads), *([c.replace("|", r"\|") for c in r] for r in rows)]
+        parts += [f"## {title}\n", *(f"| {' | '.join(line)} |" for line in lines), ""]
+    return "\n".join(parts)
+
+
+def tables(outcomes: Sequence[RunOutcome]) -> dict[str, list[tuple[str, ...]]]:
+    """Return by title a row per recipe and swept values, and a row per run; heads first, hardware
+    and commit last."""
     means = [
         (
-            average.recipe,
-            str(average.seeds),
-            f"{average.before:.3f}",
-            f"{average.rl:.3f}",
-            f"{average.deviation:.3f}" if average.seeds > 1 else "one seed",
-            f"{average.rl - average.before:+.3f}",
-            _joined(o.machine for o in outcomes if o.name == average.recipe),
-            _joined(o.commit for o in outcomes if o.name == average.recipe),
+            *(one.recipe, str(one.seeds), f"{one.before:.3f}", f"{one.rl:.3f}"),
+            f"{one.deviation:.3f}" if one.seeds > 1 else "one seed",
+            f"{one.rl - one.before:+.3f}",
+            "; ".join(dict.fromkeys(o.machine for o in outcomes if o.name == one.recipe)),
+            "; ".join(dict.fromkeys(o.commit for o in outcomes if o.name == one.recipe)),
         )
-        for average in averages(outcomes)
+        for one in averages(outcomes)
     ]
     runs = [
         (
-            *(o.name, str(o.seed), f"{o.before:.3f}", f"{o.rl:.3f}", str(o.iterations)),
-            *(f"{o.seconds:.0f}", o.machine, o.commit),
+            *(o.name, str(o.seed), f"{o.before:.3f}", f"{o.rl:.3f}", f"{o.rise:+.3f}"),
+            *(str(o.iterations), f"{o.seconds:.0f}", o.machine, o.commit),
         )
         for o in outcomes
     ]
-    parts = [
-        _HEAD.format(sampled=" when sampled" if sampled else " by greedy answers"),
-        "## Over the seeds\n",
-        _table(
-            ("recipe", "seeds", "before", "RL", "deviation", "rise", "hardware", "commit"), means
-        ),
-        "\n## Runs\n",
-        _table(
-            ("recipe", "seed", "before", "RL", "iterations", "RL, s", "hardware", "commit"), runs
-        ),
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def _joined(values: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(values))
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *([c.replace("|", r"\|") for c in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    where = ("hardware", "commit")
+    over_seeds = ("recipe", "seeds", "before", "RL", "deviation", "rise", *where)
+    of_run = ("recipe", "seed", "before", "RL", "rise", "iterations", "RL, s", *where)
+    return {"Over the seeds": [over_seeds, *means], "Runs": [of_run, *runs]}

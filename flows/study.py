@@ -20,6 +20,7 @@ from flows.outcomes import (
     Variant,
     averages,
     shortfalls,
+    tables,
     variants,
     write_results,
 )
@@ -40,7 +41,6 @@ TRAINING = "critic/accuracy"
 
 
 def add_study(commands: Any) -> None:
-    """Add the subcommand ``study`` to a command line's subparsers."""
     parser = commands.add_parser("study", help="train recipes x seeds; a table and a figure")
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="name, or path of a file")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
@@ -284,28 +284,16 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> RunOu
 
 
 def print_tables(outcomes: Sequence[RunOutcome], *, sampled: bool = False) -> None:
-    """Print a row per run, and a row per recipe."""
+    """Print a row per recipe, and a row per run."""
     from rich.console import Console
 
     from flows.summary_table import figures_table
 
     kind = "accuracy of samples" if sampled else "greedy accuracy"
-    runs = [
-        (
-            *(o.name, str(o.seed), f"{o.before:.3f}", f"{o.rl:.3f}", f"{o.rise:+.3f}"),
-            *(str(o.iterations), f"{o.seconds:.0f}"),
-        )
-        for o in outcomes
-    ]
-    heads = ("recipe", "seed", "before", "RL", "rise", "iterations", "RL seconds")
-    means = [
-        (row.recipe, str(row.seeds), f"{row.before:.3f}", f"{row.rl:.3f}", f"{row.deviation:.3f}")
-        for row in averages(outcomes)
-    ]
-    over_seeds = ("recipe", "seeds", "before, mean", "RL, mean", "RL, deviation")
     console = Console(soft_wrap=True)
-    console.print(figures_table(heads, runs, f"Held-out {kind}"))
-    console.print(figures_table(over_seeds, means, "Over the seeds"))
+    for title, rows in tables(outcomes).items():
+        heads, *cells = (row[:-2] for row in rows)  # without hardware and commit
+        console.print(figures_table(heads, cells, f"Held-out {kind}: {title.lower()}"))
 
 
 def draw(outcomes: Sequence[RunOutcome], path: Path, *, sampled: bool = False) -> None:

@@ -58,6 +58,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "tasks/run_page/summary.py",
     ),
     "tests/tasks/run_page/test_page.py": ("tasks/run_page/page_artifacts.py",),
+    "tests/flows/test_machine.py": ("flows/commands/doctor.py",),
     "tests/flows/test_preference.py": ("tasks/preference.py",),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
     "tests/rlcore/cluster/test_clusters.py": (

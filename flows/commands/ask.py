@@ -10,7 +10,6 @@ from rlcore.results.folders import LATEST, run_folder
 
 
 def add_ask(commands: Any) -> None:
-    """Add the subcommand ``ask`` to a command line's subparsers."""
     parser = commands.add_parser(
         "ask", help="questions about a run: prompts never rewarded, hacking, skipped rows, ..."
     )

@@ -23,7 +23,6 @@ DIGITS = 12
 
 
 def add_champions(commands: Any) -> None:
-    """Add the subcommand ``champions`` to a command line's subparsers."""
     parser = commands.add_parser(
         "champions", help="the champions of a retrained recipe; go back to one, or name one"
     )

@@ -21,7 +21,6 @@ COLUMNS = (
 
 
 def add_compare(commands: Any) -> None:
-    """Add the subcommand ``compare`` to a command line's subparsers."""
     parser = commands.add_parser(
         "compare", help="in what runs differ, and by how much, with 95 %% intervals"
     )

@@ -5,7 +5,6 @@ from typing import Any
 
 
 def add_completion(commands: Any) -> None:
-    """Add the subcommand ``completion`` to a command line's subparsers."""
     parser = commands.add_parser(
         "completion", help='completion for a shell: eval "$(rl-pipeline completion bash)"'
     )

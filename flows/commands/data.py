@@ -9,7 +9,6 @@ from schemas.errors import UserError
 
 
 def add_data(commands: Any) -> None:
-    """Add the subcommand ``data`` to a command line's subparsers."""
     parser = commands.add_parser("data", help="show a recipe's data as the stages will read it")
     add_recipe(parser)
     parser.add_argument(

@@ -28,7 +28,6 @@ MODEL = (
 
 
 def add_evaluate(commands: Any) -> None:
-    """Add the subcommand ``evaluate`` to a command line's subparsers."""
     parser = commands.add_parser(
         "evaluate", help="evaluate any models on a recipe's data, compared prompt by prompt"
     )

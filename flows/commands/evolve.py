@@ -2,7 +2,9 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any, NoReturn
 
 from flows.commands.arguments import (
     add_overrides,
@@ -15,14 +17,10 @@ from flows.commands.evaluate import FIGURE, KEPT, MODEL, add_split, figure_of, w
 from flows.inline import end, run_inline
 from flows.output import add_format, print_rows
 
-if TYPE_CHECKING:
-    from prefect import Flow
-
 COLUMNS = ("part", "metric", "data_source", "subset", "value", "low", "high", "problems", "text")
 
 
 def add_evolve(commands: Any) -> None:
-    """Add the subcommand ``evolve`` to a command line's subparsers."""
     parser = commands.add_parser(
         "evolve", help="let a model improve its answers over rounds, without an update of weights"
     )
@@ -52,7 +50,7 @@ def _evolve(options: argparse.Namespace) -> NoReturn:
     path = model_path(options.model, options.runs)
     check_evolve(recipe)
     found = run_inline(
-        _flow,
+        partial(resolve_name, "flows.evolve:evolve"),
         debug=options.debug,
         quiet=True,
         model=path,
@@ -67,12 +65,6 @@ def _evolve(options: argparse.Namespace) -> NoReturn:
     else:
         _print(rows)
     end(0)
-
-
-def _flow() -> "Flow[..., Any]":
-    from flows.evolve import evolve
-
-    return evolve
 
 
 def _rows(found: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,6 @@ Rows = tuple[tuple[str, ...], list[dict[str, Any]]]
 
 
 def add_explain(commands: Any) -> None:
-    """Add the subcommand ``explain`` to a command line's subparsers."""
     parser = commands.add_parser("explain", help="what a key of a recipe means, and what sets it")
     parser.add_argument(
         "key", metavar="KEY", help="e.g. rl.rollout.samples, or a section: rl.rollout"
@@ -67,12 +66,12 @@ def explain(options: argparse.Namespace) -> int:
 def _unknown(key: str, path: str, known: list[str]) -> str:
     """Return the error for a key that no recipe has, with the nearest names: by its last part,
     then by all of it."""
-    last = path.rpartition(".")[2]
-    near = [name for name in known if name.rpartition(".")[2] == last]
-    near += get_close_matches(path, known, n=NEAREST, cutoff=0.6)
-    leaves = {name.rpartition(".")[2] for name in known}
-    close = get_close_matches(last, leaves, n=3, cutoff=0.7)
-    near += [name for name in known if name.rpartition(".")[2] in close]
+    by_last: dict[str, list[str]] = {}
+    for name in known:
+        by_last.setdefault(name.rpartition(".")[2], []).append(name)
+    last = get_close_matches(path.rpartition(".")[2], by_last, cutoff=0.7)
+    near = [name for part in last for name in by_last[part]]
+    near += get_close_matches(path, known, n=NEAREST)
     names = ", ".join(list(dict.fromkeys(near))[:NEAREST])
     remedy = f"did you mean {names}?" if names else "docs/reference/recipe.md lists all keys"
     return f"'{key}' is not a key of a recipe; {remedy}"

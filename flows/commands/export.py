@@ -18,7 +18,6 @@ DATASET = "prepare_data"
 
 
 def add_export(commands: Any) -> None:
-    """Add the subcommand ``export`` to a command line's subparsers."""
     parser = commands.add_parser(
         "export",
         help="the model after any iteration of a run, also of one that is under way or failed",
@@ -66,7 +65,6 @@ def export(options: argparse.Namespace) -> int:
 
 
 def add_export_data(commands: Any) -> None:
-    """Add the subcommand ``export-data`` to a command line's subparsers."""
     parser = commands.add_parser(
         "export-data", help="write a run's prepared rows, without repeated ones, for verl or TRL"
     )

@@ -17,7 +17,6 @@ ITERATIONS = "iterations"  # kind of the records of RL
 
 
 def add_lineage(commands: Any) -> None:
-    """Add the subcommand ``lineage`` to a command line's subparsers."""
     parser = commands.add_parser(
         "lineage", help="what a run, artifact or exported model was made from, verified"
     )

@@ -9,7 +9,6 @@ from rlcore.models.smollm2 import FOLDER
 
 
 def add_models(commands: Any) -> None:
-    """Add the subcommand ``models`` to a command line's subparsers."""
     parser = commands.add_parser(
         "models", help="write a real model that needs no hub: SmolLM2-135M-Instruct"
     )

@@ -9,7 +9,6 @@ from flows.paths import RECIPES
 
 
 def add_recipes(commands: Any) -> None:
-    """Add the subcommand ``recipes`` to a command line's subparsers."""
     parser = commands.add_parser("recipes", help="list the recipes")
     add_format(parser)
     parser.set_defaults(command=_recipes)
@@ -36,7 +35,6 @@ def _recipes(options: argparse.Namespace) -> int:
 
 
 def add_algorithms(commands: Any) -> None:
-    """Add the subcommand ``algorithms`` to a command line's subparsers."""
     parser = commands.add_parser("algorithms", help="what each algorithm needs; which to take")
     parser.add_argument(
         "--for", dest="scenario", metavar="SCENARIO", help='e.g. --for "math problem solving"'

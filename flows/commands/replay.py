@@ -13,7 +13,6 @@ DIFFERS = 1  # docs/reference/exit_codes.md
 
 
 def add_replay(commands: Any) -> None:
-    """Add the subcommand ``replay`` to a command line's subparsers."""
     parser = commands.add_parser(
         "replay", help="make recorded RL iterations again: do their weights come out?"
     )

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def add_report(commands: Any) -> None:
-    """Add the subcommand ``report`` to a command line's subparsers."""
     parser = commands.add_parser(
         "report", help="write a run's report, or that of several runs, as one HTML file"
     )

@@ -1,7 +1,7 @@
 """``rl-pipeline reward``: a reward function tried on stored rollouts before a run pays for it."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ WORST = 5  # rows shown on which two rewards disagree
 
 
 def add_reward(commands: Any) -> None:
-    """Add the subcommand ``reward`` to a command line's subparsers."""
     reward = commands.add_parser("reward", help="try a reward function before a run pays for it")
     actions = reward.add_subparsers(required=True, metavar="ACTION")
     parser = actions.add_parser(
@@ -69,8 +68,6 @@ def try_reward(options: argparse.Namespace) -> int:
         ends_a_run,
         figures,
         findings,
-        left_out,
-        to_rows,
     )
     from rlcore.plan.reward_scores import same_rows
 
@@ -80,39 +77,28 @@ def try_reward(options: argparse.Namespace) -> int:
         rows, section, tried, against, other = _scored(options)
     pair = None if other is None else same_rows(tried.rows, other)
     sentences = findings(tried, section, pair, against)
-    found = figures(tried.rows, None if pair is None else pair[1])
-    found += left_out(tried.untried, tried.foreign)
-    if pair is not None:
-        found += comparison(*pair, WORST)
-    found += [
-        RewardFigure("finding", str(i), text=text) for i, text in enumerate(sentences, start=1)
-    ]
+    agreement, worst = ([], []) if pair is None else comparison(*pair, WORST)
+    found = [*figures(tried), *agreement]
     code = 1 if ends_a_run(tried.rows, section) else 0
     if options.format != "table":
-        print_rows(to_rows(found), COLUMNS, options.format)
+        named = enumerate(sentences, start=1)
+        found += [*worst, *(RewardFigure("finding", str(i), text=text) for i, text in named)]
+        print_rows([asdict(one) for one in found], COLUMNS, options.format)
         return code
     width = terminal_width()
     print(*wrap(f"{options.function} on {rows.described}", width), sep="\n")
     for text in sentences or ["nothing is conspicuous"]:
         print(*wrap(f"- {text}", width, subsequent_indent="  "), sep="\n")
     print()
-    shown = [row for row in to_rows(found) if row["part"] not in ("finding", "disagreement")]
-    _print(shown, {"part": "part", "name": "figure", "value": options.function, "other": against})
-    worst = [row for row in to_rows(found) if row["part"] == "disagreement"]
+    shown = [{"part": f.part, "figure": f.name, "value": f.value, "text": f.text} for f in found]
+    print_rows(shown, ("part", "figure", "value", "text"), "table")
     if worst:
         print(f"\nRows on which {options.function} and {against} disagree most:")
-        _print(
-            worst,
-            {"text": "prompt", "response": "response", "value": options.function, "other": against},
-        )
+        titles = {"prompt": "text", "response": "response"}
+        titles |= {options.function: "value", against: "other"}
+        cells = [{title: getattr(row, name) for title, name in titles.items()} for row in worst]
+        print_rows(cells, list(titles), "table")
     return code
-
-
-def _print(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> None:
-    """Print a table of the columns of ``titles``; one without a title is left out."""
-    columns = {name: title for name, title in titles.items() if title}
-    table = [{title: row[name] for name, title in columns.items()} for row in rows]
-    print_rows(table, list(columns.values()), "table")
 
 
 def _scored(
@@ -131,14 +117,11 @@ def _scored(
             f"--against {RECORDED}: no scores are stored of {options.source}; name a function"
         )
     given = dict(parse_override(text) for text in options.option)
-    function = function_of(recipe, options.function, given, batch=options.batch)
-    second = None
+    functions = [function_of(recipe, options.function, given, batch=options.batch)]
     if against not in ("", RECORDED):
-        second = function_of(recipe, against, {}, batch=False)
-    tried = score(recipe, function, rows.batches, tell)
-    if second is None:
-        return rows, recipe.reward, tried, against, stored
-    return rows, recipe.reward, tried, against, score(recipe, second, rows.batches, tell).rows
+        functions.append(function_of(recipe, against, {}, batch=False))
+    tried, *second = [score(recipe, function, rows.batches, tell) for function in functions]
+    return rows, recipe.reward, tried, against, second[0].rows if second else stored
 
 
 def _rows(options: argparse.Namespace) -> tuple["Recipe", "RewardRows"]:

@@ -2,7 +2,9 @@
 that of an earlier run with a stage made again, or from one of its checkpoints on."""
 
 import argparse
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flows.commands.arguments import (
@@ -19,14 +21,11 @@ from rlcore.results.folders import RECIPE
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
-    from prefect import Flow
-
     from rlcore.results.run import Run
     from schemas.recipe import Recipe
 
 
 def add_run(commands: Any) -> None:
-    """Add the subcommand ``run`` to a command line's subparsers."""
     parser = commands.add_parser("run", help="run a recipe in this process, or plan it")
     add_recipe(parser)
     add_overrides(parser, "e.g. -o rl.iterations=5; may be given many times")
@@ -34,11 +33,6 @@ def add_run(commands: Any) -> None:
         "--dry-run",
         action="store_true",
         help="print recipe, batch arithmetic, and estimates of what is not in the store yet",
-    )
-    parser.add_argument(
-        "--call-judges",
-        action="store_true",
-        help="ask each judge of the reward about one row before anything starts; it may charge",
     )
     parser.add_argument(
         "--refresh",
@@ -84,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     overrides = overrides_of(options)
     recipe = recipe_of(options)
     check_stages(recipe, options.refresh, options.until)
-    start = check_start(recipe, call_judges=options.call_judges)
+    start = check_start(recipe)
     if options.dry_run:
         from flows.stage_status import stages_in_store
         from rlcore.plan.dry_run import render_plan
@@ -110,7 +104,7 @@ def execute(
     from schemas.stages import Stage
 
     summary = run_inline(
-        _pipeline,
+        partial(resolve_name, "flows.rl_pipeline:rl_pipeline"),
         debug=options.debug,
         quiet=options.format != "table",
         again=" (refresh only what it has not made again yet)" if refresh else "",
@@ -129,14 +123,7 @@ def execute(
     end(0)
 
 
-def _pipeline() -> "Flow[..., Any]":
-    from flows.rl_pipeline import rl_pipeline
-
-    return rl_pipeline
-
-
 def add_rerun(commands: Any) -> None:
-    """Add the subcommand ``rerun`` to a command line's subparsers."""
     parser = commands.add_parser(
         "rerun", help="make a stage of a run again, and what follows of it"
     )
@@ -178,7 +165,6 @@ def _recorded(run: "Run", overrides: dict[str, Any]) -> tuple[str, "Recipe"]:
 
 
 def add_fork(commands: Any) -> None:
-    """Add the subcommand ``fork`` to a command line's subparsers."""
     parser = commands.add_parser(
         "fork", help="a run that continues from a checkpoint of another, with other settings"
     )

@@ -4,20 +4,15 @@ that runs leave; following a run from any terminal, whoever started it; cancelli
 import argparse
 import json
 import os
-import shlex
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.commands.arguments import add_runs_folder
-from flows.form import FIELDS, with_fields
 from flows.output import add_format, print_rows
 from rlcore.results.folders import RECIPE, SUMMARY, flow_run_digits, run_folders
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
 
 SHOWN = ("run", "state", "iterations", "accuracy", "began")
 COLUMNS = ("run", "state", "recipe", "iterations", "accuracy", "began", "ended", "export")
@@ -27,7 +22,6 @@ POLL_S = 0.5
 
 
 def add_runs(commands: Any) -> None:
-    """Add the subcommand ``runs`` to a command line's subparsers."""
     parser = commands.add_parser("runs", help="list the runs: state, accuracy, export")
     add_runs_folder(parser)
     add_format(parser)
@@ -94,7 +88,6 @@ def _time(path: Path) -> str:
 
 
 def add_watch(commands: Any) -> None:
-    """Add the subcommand ``watch`` to a command line's subparsers."""
     parser = commands.add_parser("watch", help="follow a run to its table, from any terminal")
     parser.add_argument(
         "run",
@@ -136,7 +129,6 @@ def watch(options: argparse.Namespace) -> int:
 
 
 def add_stop(commands: Any) -> None:
-    """Add the subcommand ``stop`` to a command line's subparsers."""
     parser = commands.add_parser("stop", help="cancel a run; the same command continues it")
     parser.add_argument("run", metavar="RUN", help="as `rl-pipeline runs` names it, or 'latest'")
     parser.set_defaults(command=_stop)
@@ -172,27 +164,5 @@ def _stop(options: argparse.Namespace) -> int:
         print(f"{name} had ended before it could be cancelled: {now.state.name}")
         return 0
     print(f"Cancelled: {name} (flow run {run.id}), {time.monotonic() - began:.0f} s.")
-    print(f"The same command continues it: {command_of(run, flow_runs.deployment_of(run))}")
+    print("The same command continues it.")
     return 0
-
-
-def command_of(run: "FlowRun", deployment: str | None) -> str:
-    """Return the command that starts what ``run`` is, as one line of a shell; ``deployment``:
-    FLOW/NAME of that which made it."""
-    recipe, overrides = run.parameters["recipe"], run.parameters.get("overrides") or {}
-    given = {name: run.parameters.get(name) for name in ("refresh", "until")}
-    fields = {name: run.parameters.get(name) for name in FIELDS}
-    if deployment is not None:
-        words = ["prefect", "deployment", "run", deployment, "--watch"]
-        for name, value in {"overrides": overrides, **given}.items():
-            words += ["-p", f"{name}={json.dumps(value)}"] if value else []
-        for name, value in fields.items():
-            words += ["-p", f"{name}={json.dumps(value)}"] if value is not None else []
-    else:
-        words = ["rl-pipeline", "run", recipe]
-        for path, value in with_fields(overrides, fields).items():
-            words += ["-o", f"{path}={json.dumps(value)}"]
-        words += ["--accept-code"] if run.parameters.get("accept_code") else []
-        words += [word for stage in given["refresh"] or () for word in ("--refresh", stage)]
-        words += ["--until", given["until"]] if given["until"] else []
-    return shlex.join(words)

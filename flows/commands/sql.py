@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def add_sql(commands: Any) -> None:
-    """Add the subcommand ``sql`` to a command line's subparsers."""
     parser = commands.add_parser(
         "sql", help="query rollouts, rewards, metrics, lineage with DuckDB"
     )
@@ -59,7 +58,6 @@ def print_answer(
 
 
 def add_tables(commands: Any) -> None:
-    """Add the subcommand ``tables`` to a command line's subparsers."""
     parser = commands.add_parser("tables", help="list the tables of `sql`, or one's columns")
     parser.add_argument("table", nargs="?", metavar="TABLE", help="e.g. rollouts")
     add_format(parser)

@@ -17,7 +17,6 @@ RUNNING = "running"
 
 
 def add_status(commands: Any) -> None:
-    """Add the subcommand ``status`` to a command line's subparsers."""
     parser = commands.add_parser(
         "status",
         help="what is up: server, worker, runs; with a recipe, which stages would run, and why",

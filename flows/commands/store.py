@@ -22,7 +22,6 @@ DATE_CHARS = len("2026-01-31")
 
 
 def add_store(commands: Any) -> None:
-    """Add the subcommand ``store`` to a command line's subparsers."""
     parser = commands.add_parser(
         "store", help="bytes by kind and run, pins, removal of what nothing needs, verification"
     )

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def add_up(commands: Any) -> None:
-    """Add the subcommand ``up`` to a command line's subparsers."""
     parser = commands.add_parser("up", help="start Prefect server and worker; deploy the recipes")
     parser.add_argument(
         "--runs", type=int, default=1, help="limit of concurrent runs (default: %(default)s)"
@@ -49,7 +48,6 @@ def _up(options: argparse.Namespace) -> int:
 
 
 def add_down(commands: Any) -> None:
-    """Add the subcommand ``down`` to a command line's subparsers."""
     parser = commands.add_parser("down", help="end worker and server; cancel runs that wait")
     parser.set_defaults(command=_down)
 
@@ -64,7 +62,6 @@ def _down(options: argparse.Namespace) -> int:
 
 
 def add_open(commands: Any) -> None:
-    """Add the subcommand ``open`` to a command line's subparsers."""
     parser = commands.add_parser(
         "open", help="log this browser into the Prefect UI, by a one-time link"
     )
@@ -102,7 +99,6 @@ def login_link(site: "Site") -> str:
 
 
 def add_deploy(commands: Any) -> None:
-    """Add the subcommand ``deploy`` to a command line's subparsers."""
     parser = commands.add_parser("deploy", help="make a deployment for your own recipe file")
     parser.add_argument("recipe", type=Path, help="path of a YAML file")
     parser.set_defaults(command=deploy)

@@ -8,7 +8,6 @@ from schemas.errors import UserError
 
 
 def add_wandb(commands: Any) -> None:
-    """Add the subcommand ``wandb`` to a command line's subparsers."""
     parser = commands.add_parser("wandb", help="make a wandb run of a run's recorded metrics")
     parser.add_argument("run", metavar="RUN", help="its folder's name, or 'latest'")
     parser.add_argument(

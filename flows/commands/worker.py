@@ -27,7 +27,6 @@ KINDS = ("process", "kubernetes")
 
 
 def add_worker(commands: Any) -> None:
-    """Add the subcommand ``worker`` to a command line's subparsers."""
     parser = commands.add_parser(
         "worker", help="deploy the recipes on the server of PREFECT_API_URL, and run them for it"
     )

@@ -33,7 +33,6 @@ from schemas.generators import (
     EnvironmentSource,
     GeneratedSource,
     InstructionsSource,
-    ProgramsSource,
 )
 from schemas.recipe import Recipe
 from schemas.reward_model import Preferences, SampledPreferences
@@ -118,41 +117,32 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 
 def _size_of(source: Source, fraction: float, tested: float) -> DataSize:
-    if isinstance(source, ArithmeticSource):
-        test = (source.test, source.test_steps)
-        return DataSize(source.train, source.validation, test, source.demonstrations)
     if isinstance(source, EnvironmentSource):
         sizes = source.train_size, source.validation_size, (source.test_size,)
         return DataSize(*sizes, source.demonstrations)
-    if isinstance(source, ProgramsSource):
-        return DataSize(source.train, source.validation, (source.test,), source.demonstrations)
-    if isinstance(source, InstructionsSource):
-        return DataSize(source.train, source.validation, (source.test,), 0)
+    if isinstance(source, GeneratedSource):
+        steps = (source.test_steps,) if isinstance(source, ArithmeticSource) else ()
+        solved = 0 if isinstance(source, InstructionsSource) else source.demonstrations
+        return DataSize(source.train, source.validation, (source.test, *steps), solved)
+    if not isinstance(source, Gsm8kSource | MathSource | AimeSource):
+        return size_of_rows(source.split, None, None, fraction, tested)
+    solved = not isinstance(source, AimeSource) and source.demonstrations
+    rows = _rows_of_hub(source).items()
+    counts = {split: n and min(n, source.limit or n) for split, n in rows}
+    return total_size(
+        size_of_rows(split, n, n if solved else 0, fraction, tested) for split, n in counts.items()
+    )
+
+
+def _rows_of_hub(source: Gsm8kSource | MathSource | AimeSource) -> Mapping[str, int | None]:
+    """Return the rows of each split of a known dataset, None where it is not read whole."""
     if isinstance(source, Gsm8kSource):
-        rows = {split: min(n, source.limit or n) for split, n in GSM8K_ROWS.items()}
-        solved = rows["train"] if source.demonstrations else 0
-        train = size_of_rows("train", rows["train"], solved, fraction, tested)
-        return total_size([train, size_of_rows("test", rows["test"], 0, fraction, tested)])
-    if isinstance(source, MathSource):
-        known = source.path is None and source.hub_name == MATH_HUB
-        splits = [source.split] if source.split else list(MATH_ROWS)
-        return total_size(
-            [_size_of_math(source, split, known, fraction, tested) for split in splits]
-        )
+        return GSM8K_ROWS
     if isinstance(source, AimeSource):
-        rows = None if source.path else min(AIME_ROWS, source.limit or AIME_ROWS)
-        return size_of_rows(source.split, rows, 0, fraction, tested)
-    return size_of_rows(source.split, None, None, fraction, tested)
-
-
-def _size_of_math(
-    source: MathSource, split: str, known: bool, fraction: float, tested: float
-) -> DataSize:
-    rows = None
-    if known and not source.levels and not source.types:
-        rows = min(MATH_ROWS[split], source.limit or MATH_ROWS[split])
-    solved = rows if source.demonstrations and split == "train" else 0
-    return size_of_rows(split, rows, solved, fraction, tested)
+        return {source.split: None if source.path else AIME_ROWS}
+    part = source.levels or source.types or source.path or source.hub_name != MATH_HUB
+    splits = [source.split] if source.split else MATH_ROWS
+    return {split: None if part else MATH_ROWS[split] for split in splits}
 
 
 HUB = "hf://"

@@ -1,32 +1,66 @@
-"""What ``--dry-run`` prints of a run that may start here: which sections, in which order, and its
-warnings."""
+"""What ``--dry-run`` prints of a run that may start here: batches, memory, disk, and choices."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rlcore.diagnostics.watch import Diagnostics
-from rlcore.plan.batches import evaluation_tokens, sampled_sequences
+from rlcore.engines.registry import choose
+from rlcore.models.shape import ModelShape
+from rlcore.models.stop_tokens import Stops
+from rlcore.plan.batches import (
+    BatchPlan,
+    BatchPlans,
+    evaluation_tokens,
+    ptx_sequences,
+    sampled_sequences,
+)
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.machine import Fit
-from rlcore.plan.memory import gib
+from rlcore.plan.memory import LearnerMemory, gib
 from rlcore.plan.preconditions import StartCheck
-from rlcore.plan.stages import Rates, cpu_rates, gpu_rates, rl_seconds, stage_estimates
 from rlcore.plan.states import InStore, state_lines
-from rlcore.plan.text import (
-    assumption_lines,
-    attention_line,
-    batch_lines,
-    engine_lines,
-    memory_lines,
-    overlap_lines,
-    sampler_line,
-    stage_lines,
-    stop_lines,
-    store_lines,
-)
 from rlcore.recipes.text import write_yaml
+from schemas.hardware import AUTO
 from schemas.judges import judges_used
 from schemas.recipe import Recipe
 from schemas.reward_model import SampledPreferences
+
+
+def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noqa: B008 - frozen
+    """Return the plan of a run that may start as plain text: recipe, batches, memory, disk,
+    and what the diagnostics report on the recipe alone.
+
+    ``in_store``: what a run would not make again; nothing where nobody has looked.
+    """
+    fit, data = start.fit, start.fit.data
+    recipe, states = fit.recipe, in_store.states
+    written = write_yaml(recipe.model_dump(mode="json"))
+    prepared = [] if start.rehearsal is None else list(start.rehearsal.lines())
+    sections = {
+        **({"What would run": state_lines(states)} if states else {}),
+        "Resolved recipe": written.rstrip().split("\n"),
+        **({"Data": prepared} if prepared else {}),
+        "Batch arithmetic": batch_lines(recipe, data, fit.batches),
+        **({"Judges": judges} if (judges := [*_judge_lines(recipe, data)]) else {}),
+        **({"Overlap": _overlap_lines(recipe)} if recipe.rl.enabled else {}),
+        "End of an answer": _stop_lines(recipe, start.stops),
+        "Memory": _memory_lines(fit),
+        "Disk": disk_lines(fit.disk, recipe.store, fit.machine.disk_free, in_store),
+    }
+    if start.sandbox is not None:
+        sections["Sandbox"] = [f"reward code runs programs at level {start.sandbox}"]
+    if warnings := [*start.doubts, *recipe_warnings(recipe)]:
+        sections["Warnings"] = [f"WARNING: {warning}" for warning in warnings]
+    text = [f"Plan of recipe '{recipe.name}'"]
+    for title, lines in sections.items():
+        text += ["", title, *(f"  {line}".rstrip() for line in lines)]
+    return "\n".join(text) + "\n"
+
+
+def recipe_warnings(recipe: Recipe) -> list[str]:
+    """Return the warnings that the run will log when it starts, one sentence each."""
+    warnings: list[str] = []
+    Diagnostics(recipe, log=warnings.append)
+    return warnings
 
 
 def judge_calls(recipe: Recipe, data: DataSize) -> dict[str, int | None]:
@@ -56,7 +90,7 @@ def judge_calls(recipe: Recipe, data: DataSize) -> dict[str, int | None]:
     return {stage: count for stage, count in calls.items() if count != 0}
 
 
-def judge_lines(recipe: Recipe, data: DataSize) -> Iterator[str]:
+def _judge_lines(recipe: Recipe, data: DataSize) -> Iterator[str]:
     """Yield a line per judge: calls by stage and in all against the ceiling, and a warning where it
     may be reached."""
     calls = judge_calls(recipe, data)
@@ -75,59 +109,227 @@ def judge_lines(recipe: Recipe, data: DataSize) -> Iterator[str]:
             )
 
 
-def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noqa: B008 - frozen
-    """Return the plan of a run that may start as plain text: recipe, batches, memory, time and
-    disk, assumptions, and what the diagnostics report on the recipe alone.
-
-    ``in_store``: what a run would not make again; nothing where nobody has looked.
-    """
-    fit, data = start.fit, start.fit.data
-    recipe, states = fit.recipe, in_store.states
-    written = write_yaml(recipe.model_dump(mode="json"))
-    prepared = [] if start.rehearsal is None else list(start.rehearsal.lines())
-    rates = gpu_rates() if fit.device == "cuda" else cpu_rates(recipe.hardware.learner.threads)
-    overlap = {}
-    if recipe.rl.enabled:
-        seconds = rl_seconds(fit, fit.shape, rates) if fit.shape else None
-        overlap = {"Overlap": overlap_lines(recipe, seconds)}
-    sections = {
-        **({"What would run": state_lines(states)} if states else {}),
-        "Resolved recipe": written.rstrip().split("\n"),
-        **({"Data": prepared} if prepared else {}),
-        "Batch arithmetic": batch_lines(recipe, data, fit.batches),
-        **({"Judges": judges} if (judges := [*judge_lines(recipe, data)]) else {}),
-        **overlap,
-        "End of an answer": stop_lines(recipe, start.stops),
-        "Memory": _memory_lines(fit),
-        "Time and disk": _stage_lines(fit, rates, in_store),
-        "Assumptions": assumption_lines(rates),
-    }
-    if start.sandbox is not None:
-        sections["Sandbox"] = [f"reward code runs programs at level {start.sandbox}"]
-    if warnings := [*start.doubts, *recipe_warnings(recipe)]:
-        sections["Warnings"] = [f"WARNING: {warning}" for warning in warnings]
-    text = [f"Plan of recipe '{recipe.name}'"]
-    for title, lines in sections.items():
-        text += ["", title, *(f"  {line}".rstrip() for line in lines)]
-    return "\n".join(text) + "\n"
+def batch_lines(recipe: Recipe, data: DataSize, batches: BatchPlans) -> list[str]:
+    """Return the arithmetic of each stage, from prompts to optimizer steps."""
+    sft, rl = batches.sft, batches.rl
+    lines = [
+        f"data: {_count(data.train)} training prompts,"
+        f" {_count(None if data.test is None else sum(data.test))} test prompts,"
+        f" {_count(data.demonstrations)} demonstrations, before any is rejected"
+    ]
+    lines += ["sft: off"] if sft is None else _sft_lines(recipe, sft)
+    lines += _preference_lines(recipe, batches.preference)
+    lines += _reward_model_lines(recipe, batches.reward_model)
+    if rl is None:
+        lines.append("rl: off")
+    else:
+        lines += _rl_lines(recipe, data, rl)
+        lines += _algorithm_lines(recipe, rl)
+    if data.test is not None:
+        tokens, completions = evaluation_tokens(recipe, data)
+        per_prompt = 1 + (recipe.evaluate.samples if recipe.evaluate.samples > 1 else 0)
+        lines.append(
+            f"evaluate: {len(recipe.evaluate.checkpoints)} checkpoints x"
+            f" {completions // per_prompt:,} prompts x {per_prompt} completions"
+            f" ({'greedy' if per_prompt == 1 else 'one greedy, the rest sampled'}) -> at most"
+            f" {tokens:,} sampled tokens per checkpoint"
+        )
+    return lines
 
 
-def recipe_warnings(recipe: Recipe) -> list[str]:
-    """Return the warnings that the run will log when it starts, one sentence each."""
-    warnings: list[str] = []
-    Diagnostics(recipe, log=warnings.append)
-    return warnings
+def _reward_model_lines(recipe: Recipe, batch: BatchPlan | None) -> list[str]:
+    """Return how preferences become optimizer steps of the reward model; nothing without one."""
+    section = recipe.reward_model
+    if section is None or batch is None:
+        return []
+    source = section.preferences
+    if source.kind == "samples":
+        whence = (
+            f"{source.prompts:,} prompts x {source.min_responses} to {source.max_responses} samples"
+            f" of the policy (and {source.validation_prompts:,} held-out prompts)"
+        )
+    else:
+        known = batch.sequences_per_round
+        whence = "a file of unknown length" if known is None else f"{known:,} responses of a file"
+    steps = (
+        "an unknown number of" if batch.total_steps is None else f"at most {batch.total_steps:,}"
+    )
+    return [
+        f"reward model: {whence} -> all pairs of a prompt in one of {section.batch_prompts:,} batch"
+        f" elements x {section.epochs} epoch(s) -> {steps} optimizer steps of at most"
+        f" {batch.sequences_per_step:,} responses, {batch.longest:,} tokens each"
+    ]
+
+
+def _sft_lines(recipe: Recipe, sft: BatchPlan) -> list[str]:
+    cap = (
+        "" if recipe.sft.max_steps is None else f", capped at {recipe.sft.max_steps:,} by max_steps"
+    )
+    last = f" (the last of {sft.last_sequences:,})" if sft.last_sequences else ""
+    return [
+        f"sft: {_count(sft.sequences_per_round)} demonstrations in batches of"
+        f" {sft.sequences_per_step:,} -> {_count(sft.steps_per_round)} optimizer steps{last} per"
+        f" epoch x {sft.rounds:,} epoch(s){cap} -> {_count(sft.total_steps)} optimizer steps",
+        _micro_batch_line("sft", recipe, sft),
+    ]
+
+
+def _preference_lines(recipe: Recipe, batch: BatchPlan | None) -> list[str]:
+    section = recipe.preference
+    if section is None or batch is None:
+        return []
+    beside = f", {section.loss}" if section.algorithm == "dpo" else ""
+    what = "prompts" if section.algorithm == "dpo" else "responses"
+    return [
+        f"preference ({section.algorithm}{beside}, beta {section.beta:g}):"
+        f" {_count(batch.sequences_per_round)} responses of a file in batches of"
+        f" {section.batch_size:,} {what} x {batch.rounds:,} epoch(s) ->"
+        f" {_count(batch.total_steps)} optimizer steps",
+        _micro_batch_line("preference", recipe, batch),
+    ]
+
+
+def _rl_lines(recipe: Recipe, data: DataSize, rl: BatchPlan) -> list[str]:
+    rollout, update = recipe.rl.rollout, recipe.rl.update
+    sequences = rollout.prompts * rollout.samples
+    turns = recipe.max_turns
+    sampled = sequences * turns * rollout.max_new_tokens
+    tokens = sequences * rl.longest
+    passes = " learnt from" if recipe.rl.algorithm.dynamic_sampling else ""
+    if not passes and data.train:
+        share = rl.rounds * rollout.prompts / data.train
+        passes = f" = {share:.1f} passes over the training prompts"
+    return [
+        f"rl, per iteration: {rollout.prompts:,} prompts x {rollout.samples} samples ->"
+        f" {sequences:,} sequences -> {update.mini_batches} mini-batch(es) of"
+        f" {rl.sequences_per_step:,} x {update.epochs} epoch(s) -> {rl.steps_per_round} optimizer"
+        f" step(s); at most {_longest(recipe)} = {rl.longest:,} tokens a sequence ->"
+        f" {tokens:,} tokens, {sampled:,} of them sampled",
+        f"rl, in all: {rl.rounds:,} iterations -> {rl.rounds * rollout.prompts:,} prompts{passes}"
+        f", {rl.rounds * sequences:,} sequences, {rl.total_steps:,}"
+        f" optimizer steps, at most {rl.rounds * tokens:,} tokens",
+        _micro_batch_line("rl", recipe, rl),
+    ]
+
+
+def _longest(recipe: Recipe) -> str:
+    """Return the parts of the longest sequence, in tokens."""
+    prompt, turn = recipe.data.max_prompt_tokens, recipe.rl.rollout.max_new_tokens
+    if recipe.environment is None:
+        return f"{prompt} + {turn}"
+    turns, between = recipe.max_turns, recipe.environment.observation
+    return f"{prompt} + {turns} turns x {turn} + {turns - 1} answers x {between}"
+
+
+def _micro_batch_line(stage: str, recipe: Recipe, batch: BatchPlan) -> str:
+    """Return how one optimizer step is split at the longest lengths; real batches need fewer
+    passes."""
+    hardware = recipe.hardware.learner
+    return (
+        f"{stage}, per optimizer step: {batch.sequences_per_step:,} sequences over"
+        f" {hardware.ranks} rank(s) -> {batch.sequences_per_rank:,} a rank; when all are"
+        f" {batch.longest:,} tokens long, {batch.sequences_per_micro_batch:,} fit a micro-batch of"
+        f" {hardware.micro_batch_tokens:,} tokens -> {batch.micro_batches:,} micro-batch(es) a rank"
+    )
+
+
+def _algorithm_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
+    """Return what the algorithm adds to the sequences and steps of an iteration."""
+    rollout, critic, ptx = recipe.rl.rollout, recipe.rl.critic, recipe.rl.ptx
+    lines = []
+    if rollout.greedy_baseline:
+        lines.append(f"greedy baseline: {rollout.prompts:,} more answers an iteration")
+    filtered = recipe.rl.algorithm.dynamic_sampling
+    if filtered is not None:
+        drawn = rollout.prompts * filtered.batch_factor
+        rounds = filtered.max_rounds
+        most = f"at most {rounds} (then '{filtered.on_exhausted}')" if rounds > 0 else "no limit"
+        lines.append(
+            f"dynamic sampling: a round draws {filtered.batch_factor} x {rollout.prompts:,} ="
+            f" {drawn:,} new prompts x {rollout.samples} samples ="
+            f" {drawn * rollout.samples:,} sequences; rounds: {most}"
+        )
+    if critic is not None:
+        steps = rl.steps_per_round or 0
+        lines.append(
+            f"critic: {steps} step(s) an iteration, {steps * rl.rounds:,} in all; the policy takes"
+            f" {steps * recipe.rl.actor_iterations:,} in {recipe.rl.actor_iterations:,} iterations"
+        )
+    if ptx is not None:
+        count = ptx_sequences(recipe)
+        what = "demonstrations" if ptx.path is None else "texts"
+        longest = recipe.sft.max_tokens if ptx.path is None else ptx.max_tokens
+        lines.append(
+            f"ptx: {ptx.sequences_per_sample:g} x {rl.sequences_per_step:,} = {count:,} {what}"
+            f" added to each policy step, at most {count * longest:,} tokens"
+        )
+    return lines
+
+
+def _overlap_lines(recipe: Recipe) -> list[str]:
+    """Return what goes on at the same time in RL, and why the rest does not."""
+    stale, every = recipe.rl.rollout.max_staleness, recipe.rl.validation.every
+    if stale == 0:
+        return [
+            "rewards overlap sampling: a row is scored while others are sampled; all of a batch"
+            " once it is there, where a function takes a batch",
+            "sampling and training take turns, as rl.rollout.max_staleness = 0: rows are of the"
+            " policy that they train, so an iteration takes the sum of both",
+        ]
+    return [
+        f"sampling overlaps training, as rl.rollout.max_staleness = {stale}: the rows of"
+        f" iteration i are of the policy after iteration i - {1 + stale}, and an iteration"
+        " takes the longer of training and of loading weights, sampling and rewards, if"
+        " engines and learners have GPUs or cores of their own",
+        f"validation overlaps nothing, every {every} iteration(s): it waits until the engines"
+        " come to the policy that it names, and the run waits for it",
+        f"checkpoints: the last {recipe.rl.checkpoints_kept} are kept, as rows that are under"
+        f" way come from the last {1 + stale} policies",
+    ]
+
+
+def _stop_lines(recipe: Recipe, stops: Stops | None) -> list[str]:
+    """Return what ends an answer, and where each token and text comes from."""
+    lines = ["stop tokens: known once the model is fetched, and logged then"]
+    if stops is not None:
+        lines = stops.lines()
+    if recipe.model.from_scratch and recipe.model.stop_tokens:
+        lines.append(f"stop tokens of model.stop_tokens: {list(recipe.model.stop_tokens)}")
+    texts = {"rl.rollout.stop": recipe.rl.rollout.stop, "evaluate.stop": recipe.evaluate.stop}
+    return lines + [f"stop strings of {path}: {list(stop)}" for path, stop in texts.items() if stop]
 
 
 def _memory_lines(fit: Fit) -> list[str]:
-    if fit.shape is None or fit.memory is None:
-        unknown = f"model: {fit.shape_note}; memory, time and disk are left out"
-        return [unknown, sampler_line(fit.recipe, fit.device, None)]
-    lines = memory_lines(fit.recipe, fit.shape, fit.memory, fit.device)
-    lines.append(sampler_line(fit.recipe, fit.device, fit.shape))
-    lines += engine_lines(fit.recipe, fit.memory.engine, fit.memory.kv_tokens, fit.device)
-    lines.append(attention_line(fit.attention))
-    lines.append(f"all workers, host memory: {gib(fit.host_bytes)} of {gib(fit.machine.host)}")
+    """Return model and memory of each worker; per rank, with a full micro-batch of longest
+    sequences."""
+    recipe, shape, memory = fit.recipe, fit.shape, fit.memory
+    sampler = sampler_line(recipe, fit.device, shape)
+    if shape is None or memory is None:
+        return [f"model: {fit.shape_note}; memory and disk are left out", sampler]
+    bound = "" if shape.exact else "at most "
+    lines = [
+        f"model: {shape.name}, {bound}{shape.parameters:,} parameters, vocabulary {bound}"
+        f"{shape.vocab_size:,}, {recipe.model.dtype}",
+        _learner_line("learner", recipe, memory.learner, fit.device),
+    ]
+    if memory.critic is not None:
+        lines.append(_learner_line("critic", recipe, memory.critic, fit.device))
+    policies = recipe.rl.rollout.max_staleness + 1
+    lines.append(
+        f"published policies in the host's memory, max_staleness + 1 = {policies}:"
+        f" {gib(memory.published)}"
+    )
+    frozen = {
+        "reference, one rank (rl.algorithm.kl is on)": memory.reference,
+        "reward model, one rank, frozen": memory.reward_model,
+    }
+    lines += [f"{what}: weights {gib(size)}" for what, size in frozen.items() if size]
+    lines += [
+        sampler,
+        engine_line(recipe, memory.engine, memory.kv_tokens, fit.device),
+        f"attention of the learners: {fit.attention.name}, {fit.attention.why}",
+        f"all workers, host memory: {gib(fit.host_bytes)} of {gib(fit.machine.host)}",
+    ]
     if fit.machine.gpus:
         sizes = ", ".join(gib(size) for size in fit.machine.gpus)
         lines.append(f"GPUs visible here: {sizes}")
@@ -143,10 +345,71 @@ def _memory_lines(fit: Fit) -> list[str]:
     return lines
 
 
-def _stage_lines(fit: Fit, rates: Rates, in_store: InStore) -> list[str]:
-    if fit.shape is None:
-        return [fit.shape_note, *store_lines(in_store)]
-    free = fit.machine.disk_free
+def _learner_line(name: str, recipe: Recipe, learner: LearnerMemory, device: str) -> str:
+    hardware = recipe.hardware.learner
+    stage = hardware.stage(recipe.model.dtype)
+    offloaded = f", of which {gib(learner.offloaded)} offloaded to the host" * bool(
+        learner.offloaded
+    )
+    reference = f" + reference {gib(learner.reference)}" * bool(learner.reference)
+    logits = f" + logits {gib(learner.logits)}" * bool(learner.logits)
+    return (
+        f"{name}, per rank ({device}, ZeRO-{stage}, {hardware.ranks} rank(s)):"
+        f" weights {gib(learner.weights)} + gradients {gib(learner.gradients)} + optimizer"
+        f" {gib(learner.optimizer)}{reference}{offloaded}; activations"
+        f" {gib(learner.activations)}{logits} in a full micro-batch -> {gib(learner.device)}"
+    )
+
+
+def sampler_line(recipe: Recipe, device: str, shape: ModelShape | None) -> str:
+    """Return which rollout engine samples, and why."""
+    hardware = recipe.hardware
+    if hardware.rollout.engine != AUTO:
+        return f"rollout engine: {hardware.rollout.engine}"
+    if shape is None and device == "cpu" and hardware.cluster != "in_process":
+        return "rollout engine: auto, by the number of parameters, which is not known yet"
+    choice = choose(hardware, device, shape.parameters if shape else 0)
+    return (
+        f"rollout engine: {choice.engine} ({choice.why}); RL that has begun continues with the"
+        " engine that it recorded"
+    )
+
+
+def engine_line(recipe: Recipe, engine_bytes: int, kv_tokens: int | None, device: str) -> str:
+    """Return what one rollout engine takes and how many longest sequences its cache holds."""
+    rollout = recipe.hardware.rollout
+    if device == "cuda":
+        what = f"{rollout.gpu_memory_utilization:.0%} of its GPU(s), weights included"
+    else:
+        what = f"{gib(engine_bytes)}, {rollout.kv_cache_gib} GiB of it KV cache"
+    cache = "KV cache unknown without a GPU"
+    if kv_tokens is not None:
+        per_sequence = recipe.longest_sequence(recipe.rl.rollout.max_new_tokens)
+        at_once = min(rollout.max_num_seqs, kv_tokens // per_sequence)
+        cache = (
+            f"KV cache of {kv_tokens:,} tokens -> {at_once:,} longest sequences at once"
+            f" (max_num_seqs = {rollout.max_num_seqs:,})"
+        )
+    return f"rollout engine, each of {rollout.engines}: {what}; {cache}"
+
+
+def disk_lines(
+    disk: Mapping[str, int], store: str, free: int | None, in_store: InStore
+) -> list[str]:
+    """Return a line per stage that would run with what it leaves on disk, in all and the room.
+
+    ``disk``: bytes by stage when all sequences are longest, empty where they are not known;
+    ``free``: bytes, None for a remote store.
+    """
+    to_run = {stage: size for stage, size in disk.items() if stage not in in_store.stages}
+    total = {"in all": sum(to_run.values())} if to_run else {}
+    lines = [f"{what:<13}{gib(size):>12}" for what, size in (to_run | total).items()]
     room = "free space of a remote store unknown" if free is None else f"{gib(free)} free"
-    stages = stage_estimates(fit, fit.shape, rates)
-    return stage_lines(stages, fit.recipe.store, room, in_store)
+    lines.append(f"store: {store}, {room}")
+    if in_store.unread:
+        lines.append(f"what it holds is not known, so every stage is counted: {in_store.unread}")
+    return lines
+
+
+def _count(value: int | None) -> str:
+    return "an unknown number of" if value is None else f"{value:,}"

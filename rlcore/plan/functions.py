@@ -2,10 +2,8 @@
 reward called once on a handful of its rows."""
 
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -64,33 +62,25 @@ class _Said:
 
 
 def call_functions(
-    recipe: Recipe,
-    prompts: pl.DataFrame,
-    demonstrations: pl.DataFrame,
-    *,
-    call_judges: bool = False,
+    recipe: Recipe, prompts: pl.DataFrame, demonstrations: pl.DataFrame
 ) -> Iterator[str]:
     """Call each reward function under the limits of its worker; yield a sentence per doubt.
 
     The responses are answers of demonstrations where a prompt has one, else an answer made of its
-    ground truth. The reward model and the environment's own rewards are not asked, judges only
-    where ``call_judges``, and nothing is called where episodes have turns. Raises UserError for a
-    function with a weight that fails on more rows than a run allows, where verdicts are needed and
-    none is given, and where all of the reward pays for none of the right answers.
+    ground truth. The reward model, judges and the environment's own rewards are not asked, and
+    nothing is called where episodes have turns. Raises UserError for a function with a weight that
+    fails on more rows than a run allows, where verdicts are needed and none is given, and where all
+    of the reward pays for none of the right answers.
     """
     if recipe.environment is not None:
         return
     said = []
     for index, function in enumerate(recipe.reward.functions):
-        if not by_workers(function.name):
+        if not by_workers(function.name) or function.name == JUDGE:
             continue
         asked = _asked(function, prompts, demonstrations)
-        if not asked.rows:
-            continue
-        if function.name != JUDGE:
+        if asked.rows:
             said.append(_call(recipe, index, asked))
-        elif call_judges:
-            said.append(_ask_judge(recipe, index, asked))
     for one in said:
         yield from _failures(one, recipe)
     _check_verdicts(said, recipe)
@@ -117,25 +107,6 @@ def _call(recipe: Recipe, index: int, asked: _Asked) -> _Said:
         raise UserError(f"reward.functions[{index}] = '{function.name}': {error}") from None
     finally:
         process.close()
-    return _Said(index, function, asked, rewards)
-
-
-def _ask_judge(recipe: Recipe, index: int, asked: _Asked) -> _Said:
-    """Ask a judge about one row; answers that the store holds are not paid for again."""
-    from rlcore.rewards.judge import JudgeFunction
-    from rlcore.rewards.judges.setup import judge_setup, prepare_cache
-
-    function = recipe.reward.functions[index]
-    with tempfile.TemporaryDirectory() as scratch:
-        setup = judge_setup(recipe)
-        assert setup is not None, "the recipe holds the judges that it names"
-        setup = replace(setup, folder=Path(scratch))
-        prepare_cache(setup, recipe.store, lambda line: None)
-        judge = JudgeFunction(JUDGE, function.options["judge"], setup)
-        try:
-            rewards = judge.score(asked.rows[:1], recipe.reward.timeout_s)
-        finally:
-            judge.close()
     return _Said(index, function, asked, rewards)
 
 
@@ -274,14 +245,6 @@ def _check_verdicts(said: Sequence[_Said], recipe: Recipe) -> None:
         )
 
 
-_LOADERS = {
-    "reward": "rlcore.plan.functions:load_reward",
-    "batch_reward": "rlcore.plan.functions:load_batch_reward",
-    "advantage": "rlcore.plan.functions:load_advantage",
-    "policy_loss": "rlcore.plan.functions:load_policy_loss",
-    "engine": "rlcore.plan.functions:load_engine",
-}
-
 ENGINE_S = 300.0  # an engine of somebody's own imports what vLLM does, which takes minutes at first
 
 
@@ -303,64 +266,60 @@ def check_functions(recipe: Recipe) -> None:
 def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
     reward, algorithm = recipe.reward, recipe.rl.algorithm
     memory_bytes = None if reward.memory_gib is None else int(reward.memory_gib * 2**30)
-    named: list[tuple[str, str, Mapping[str, Any], str]] = [
+    named: list[tuple[Callable[..., None], str, Mapping[str, Any], str]] = [
         (
-            "batch_reward" if function.batch else "reward",
-            function.name,
-            function.options,
-            f"reward.functions[{index}].name",
+            load_batch_reward if function.batch else load_reward,
+            *(function.name, function.options, f"reward.functions[{index}].name"),
         )
         for index, function in enumerate(reward.functions)
         if by_workers(function.name)
     ]
     options = algorithm.advantage_options
     named += [
-        ("advantage", algorithm.advantage, options, "rl.algorithm.advantage"),
-        ("policy_loss", algorithm.policy_loss, {}, "rl.algorithm.policy_loss"),
-        ("engine", recipe.hardware.rollout.engine, {}, "hardware.rollout.engine"),
+        (load_advantage, algorithm.advantage, options, "rl.algorithm.advantage"),
+        (load_policy_loss, algorithm.policy_loss, {}, "rl.algorithm.policy_loss"),
+        (load_engine, recipe.hardware.rollout.engine, {}, "hardware.rollout.engine"),
     ]
     return [
         {
             "name": name,
             "options": dict(options),
             "path": path,
-            "loader": _LOADERS[kind],
-            "memory_bytes": memory_bytes if kind.endswith("reward") else None,
-            "limit_s": ENGINE_S if kind == "engine" else None,
+            "loader": f"{__name__}:{loader.__name__}",
+            "memory_bytes": memory_bytes if path.startswith("reward.") else None,
+            "limit_s": ENGINE_S if loader is load_engine else None,
         }
-        for kind, name, options, path in named
+        for loader, name, options, path in named
         if ":" in name
     ]
 
 
-# Called in the child process, where they are found by their names in ``_LOADERS``; each raises
-# UserError when the function cannot be called as the run would call it.
+# Called in the child process; each raises UserError when the function cannot be called as the run
+# would call it. Losses and engines have no options.
 
 
 def load_reward(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load a reward function here. Raises UserError when it cannot be called."""
+    """Load a reward function here."""
     build((name, 1.0, options), path.removesuffix(".name"))
 
 
 def load_batch_reward(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load a reward function of all rows of a prompt here, as ``load_reward``."""
+    """Load a reward function of all rows of a prompt here."""
     build((name, 1.0, options), path.removesuffix(".name"), batch=True)
 
 
 def load_advantage(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load an advantage estimator here. Raises UserError when it cannot be called."""
+    """Load an advantage estimator here."""
     find_estimator(name, options, path)
 
 
-def load_policy_loss(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load a policy loss, which has no options, here. Raises UserError when it cannot be called."""
-    assert not options, "a policy loss has no options"
+def load_policy_loss(name: str, _options: Mapping[str, Any], path: str) -> None:
+    """Load a policy loss here."""
     find_loss(name, path)
 
 
-def load_engine(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load the class of a rollout engine here. Raises UserError when it is none."""
+def load_engine(name: str, _options: Mapping[str, Any], path: str) -> None:
+    """Load the class of a rollout engine here."""
     from rlcore.engines.own_engine import find_engine
 
-    assert not options, "an engine has no options"
     find_engine(name, path)

@@ -141,18 +141,24 @@ def this_machine(store: str, *, gpus: bool) -> Machine:
 
 
 def _visible_gpus() -> tuple[int, ...]:
-    """Ask nvidia-smi, which takes 0.1 s where importing torch takes seconds."""
-    if shutil.which("nvidia-smi") is None:
-        return ()
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(
-        command, capture_output=True, text=True, timeout=30, check=False, encoding="utf-8"
-    )
-    if answer.returncode:
-        return ()
-    sizes = [int(line) * 2**20 for line in answer.stdout.split() if line.isdigit()]
+    sizes = [int(line) * 2**20 for line in gpu_facts("memory.total", ",nounits") if line.isdigit()]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return tuple(sizes if chosen is None else sizes[: len([c for c in chosen.split(",") if c])])
+
+
+def gpu_facts(query: str, form: str = "") -> list[str]:
+    """Return a line per GPU of what nvidia-smi answers to ``query``; none where it fails.
+
+    It takes 0.1 s where importing torch takes seconds.
+    """
+    command = ["nvidia-smi", f"--query-gpu={query}", f"--format=csv,noheader{form}"]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True, encoding="utf-8"
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
 
 
 def _check_gpus(fit: Fit) -> None:

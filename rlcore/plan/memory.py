@@ -192,22 +192,17 @@ def memory_of(
     exact = kl.uses_reference and kl.estimator == "full"
     critic = replace(learner, logits=0) if recipe.rl.critic is not None else None
     scored = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
+    brought = recipe.reward_models.values()  # as far as they are at hand
+    frozen = sum(parameters_of(model) * BYTES[model.dtype] for model in brought)
     return Memory(
         learner=replace(learner, reference=weights) if exact and not adapter else learner,
         critic=critic,
         reference=weights if recipe.has_reference_worker else 0,
-        reward_model=(weights if scored else 0) + brought_bytes(recipe),
+        reward_model=(weights if scored else 0) + frozen,
         engine=ENGINE_PROCESS_BYTES + weights + (0 if device == "cuda" else cache or 0),
         kv_tokens=None if cache is None else max(0, cache) // kv_token,
         published=(recipe.rl.rollout.max_staleness + 1) * weights,  # by LearnerWeights.share
     )
-
-
-def brought_bytes(recipe: Recipe) -> int:
-    """Return the bytes of the weights of the reward models that users bring, as far as they are
-    at hand."""
-    models = recipe.reward_models.values()
-    return sum(parameters_of(model) * BYTES[model.dtype] for model in models)
 
 
 def disk_of(

@@ -44,16 +44,10 @@ class RewardBatch:
 
 @dataclass(frozen=True, slots=True)
 class RewardRows:
-    """``batches`` hold ``count`` of ``total`` rows; ``described`` says what they are."""
+    """Rows to score; ``described`` says what they are."""
 
     batches: list[RewardBatch]
-    total: int
     described: str
-
-    @property
-    def count(self) -> int:
-        """The number of rows."""
-        return sum(batch.rollouts.height for batch in self.batches)
 
 
 def stored_rows(
@@ -74,10 +68,10 @@ def stored_rows(
     wanted = total if most is None else most
     batches = [] if wanted >= total else list(_spread(store, refs, wanted))
     batches = batches or [_read(store, ref) for ref in refs]
-    rows = RewardRows(batches, total, "")
+    count = sum(batch.rollouts.height for batch in batches)
     first, last = (batches[i].rollouts["iteration"][0] for i in (0, -1))
-    described = f"{rows.count:,} of {total:,} rollouts of {name}, iterations {first} to {last}"
-    return RewardRows(batches, total, described)
+    described = f"{count:,} of {total:,} rollouts of {name}, iterations {first} to {last}"
+    return RewardRows(batches, described)
 
 
 def _spread(
@@ -126,15 +120,10 @@ def sample_rows(recipe: Recipe, *, most: int | None) -> RewardRows:
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = base_tokenizer(recipe.model, Path(scratch), texts=texts)
     answers = [str(row.solution[-1]["content"]) for row in kept]
-    tokens = [list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in answers]
     end = tokenizer.convert_tokens_to_ids(closing_or_eos(tokenizer))
-    tokens = [[*ids, end] for ids in tokens]
-    pairs = [
-        (i, j)
-        for i in range(len(kept))
-        for j in (i, _other_answer(kept, answers, i))
-        if j is not None
-    ]
+    tokens = [[*tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in answers]
+    others = [_other_answer(kept, answers, i) for i in range(len(kept))]
+    pairs = [(i, j) for i, other in enumerate(others) for j in (i, other) if j is not None]
     rollouts = pl.DataFrame(
         {
             "trajectory_id": [f"{i}-{j}" for i, j in pairs],
@@ -152,9 +141,7 @@ def sample_rows(recipe: Recipe, *, most: int | None) -> RewardRows:
         f"{len(kept):,} demonstrations of {recipe.name}: their answers to their own prompts, and"
         f" {mixed:,} times to another prompt, where they are wrong; nothing was sampled"
     )
-    return RewardRows(
-        [RewardBatch(rollouts, _prompts(kept), prompted=prompted)], 2 * len(solved), described
-    )
+    return RewardRows([RewardBatch(rollouts, _prompts(kept), prompted=prompted)], described)
 
 
 def _other_answer(rows: Sequence[Row], answers: Sequence[str], index: int) -> int | None:

@@ -18,7 +18,7 @@ from rlcore.rewards.registry import check_functions
 from rlcore.rewards.types import prompt_text
 from rlcore.rl.reward import score_rollouts
 from schemas.errors import UserError, did_you_mean
-from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL, is_file, is_model, split_function
+from schemas.names import ENVIRONMENT, JUDGE, is_file, is_model, split_function
 from schemas.outcomes import Outcome
 from schemas.recipe import Recipe
 from schemas.rl import RewardFunction
@@ -47,17 +47,10 @@ def function_of(
 
     Raises UserError for what no process scores by, and for a judge that the recipe has not.
     """
-    if name == REWARD_MODEL:
+    if is_model(name) or name == ENVIRONMENT:
         raise UserError(
-            f"'{REWARD_MODEL}' is a model that a run trains, so it cannot be tried before one;"
+            f"'{name}' is no function: a run's models and its environment score only while it runs;"
             " name a function"
-        )
-    if is_model(name):
-        raise UserError(f"'{name}' is a model, which a run starts; name a function")
-    if name == ENVIRONMENT:
-        raise UserError(
-            f"'{ENVIRONMENT}' is what an environment gave while an episode was played, which"
-            " recorded rows show as turn_rewards; name a function"
         )
     own = next((f for f in recipe.reward.functions if _place(f.name) == _place(name)), None)
     if own is not None and not options and not batch:

@@ -125,16 +125,6 @@ class InStore:
         """The stages whose results a run would reuse."""
         return frozenset(one.stage for one in self.states if one.state is State.CACHED)
 
-    @property
-    def notes(self) -> dict[str, str]:
-        """By other stages, what was found of them."""
-        return {one.stage: one.sentence() for one in self.states if _is_noted(one)}
-
-
-def _is_noted(state: StageState) -> bool:
-    damaged = any(cause.what is What.DAMAGE for cause in state.causes)
-    return damaged or state.state in (State.CONTINUES, State.REFUSED)
-
 
 def state_lines(states: Iterable[StageState]) -> list[str]:
     """Return a line per stage."""

@@ -1,14 +1,10 @@
 """The run form of a deployment: typed fields for the common keys, beside the overrides."""
 
 import inspect
-import json
-import shlex
 
 import pytest
-from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.callables import parameter_schema
 
-from flows.commands.runs import command_of
 from flows.form import FIELDS, with_fields
 from flows.paths import RECIPES
 from flows.rl_pipeline import rl_pipeline
@@ -43,14 +39,3 @@ def test_a_value_given_both_ways_must_be_the_same() -> None:
         "iterations = 6 and overrides['rl.iterations'] = 5 are the same key of the recipe;"
         " leave one of the two out"
     )
-
-
-def test_the_command_that_continues_a_run_has_its_fields() -> None:
-    parameters = {"recipe": "quickstart", "overrides": {"rl.update.epochs": 2}, **GIVEN}
-    run = FlowRun.model_construct(parameters=parameters)
-    words = shlex.split(command_of(run, "rl-pipeline/quickstart"))
-    assert {f"{name}={json.dumps(value)}" for name, value in GIVEN.items()} <= set(words)
-    words = shlex.split(command_of(run, None))
-    assert words[:3] == ["rl-pipeline", "run", "quickstart"]
-    keys = {f"{FIELDS[name]}={json.dumps(value)}" for name, value in GIVEN.items()}
-    assert {*keys, "rl.update.epochs=2"} <= set(words)

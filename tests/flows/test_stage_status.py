@@ -59,11 +59,12 @@ def words(overrides: dict[str, Any]) -> list[str]:
 def planned(
     capsys: pytest.CaptureFixture[str], *options: str, **overrides: Any
 ) -> tuple[list[str], str]:
-    """Return the stages that a dry run says are in the store, and its table of stages."""
+    """Return the stages that a dry run says are in the store, and all of it."""
     changes = {path.replace("__", "."): value for path, value in overrides.items()}
     assert main([*words(FEW | changes), *options]) == 0
-    table = capsys.readouterr().out.partition("Time and disk")[2].partition("Assumptions")[0]
-    return [line.split()[0] for line in table.splitlines() if "in the store" in line], table
+    plan = capsys.readouterr().out
+    stages = plan.partition("What would run\n")[2].partition("\n\n")[0].splitlines()
+    return [line.split()[0] for line in stages if line.split()[1] == "cached"], plan
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
@@ -75,11 +76,11 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 def test_exactly_what_was_made_is_in_the_store(
     made: dict[str, ArtifactRef], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Five stages in the store were estimated at 10 to 19 minutes."""
     before = contents(Path())
-    found, table = planned(capsys)
+    found, plan = planned(capsys)
     assert found == FIRST
-    assert "to run" in table
+    disk = [line.split()[0] for line in plan.partition("\nDisk\n")[2].splitlines()[:5]]
+    assert disk == ["sft", "rl", "evaluate", "export", "in"]
     assert planned(capsys, data__max_prompt_tokens=70)[0] == ["base_model"]
     assert planned(capsys, data__sources__0__train=65)[0] == []
     assert planned(capsys, seed=5)[0] == []
@@ -114,7 +115,7 @@ def test_who_asks_what_is_there_waits_for_no_library(
     assert done.returncode == 0, done.stderr
     status, _, plan = done.stdout.partition("\nexport ")
     assert [line.split()[1] for line in status.splitlines()[:2]] == ["cached", "cached"]
-    assert "in the store" in plan.partition("Time and disk")[2].partition("Values")[0]
+    assert "\n  base_model   cached\n" in plan
     assert contents(Path()) == before
 
 

@@ -172,7 +172,7 @@ def test_the_page_of_results_says_where_and_with_what_each_run_was_trained(tmp_p
     ]
     page = render(outcomes, sampled=False)
     assert "| quickstart rl.rollout.samples=8 | 2 | 0.500 | 0.890 | 0.014 | +0.390 | 1 x H" in page
-    assert "| quickstart rl.rollout.samples=16 | 0 | 0.500 | 0.960 | 30 | 60 | 1 x H100 |" in page
+    assert "rl.rollout.samples=16 | 0 | 0.500 | 0.960 | +0.460 | 30 | 60 | 1 x H100 |" in page
     write_results(outcomes, tmp_path / "results.md", sampled=False)
     assert (tmp_path / "results.md").read_text() == page
     assert [path.name for path in tmp_path.iterdir()] == ["results.md"]

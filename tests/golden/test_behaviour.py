@@ -8,6 +8,9 @@ from tests.golden.behaviour import GOLDEN, behaviour
 MEANT: dict[str, str] = {
     "keys/hardware.learner.attention": "sdpa_blocks is gone: nobody measured that it pays",
     "commands/ask/run": "one run: `compare` says what differs between two",
+    "commands/env": "gone: `doctor` says what of a machine matters",
+    "commands/env/--format": "as above",
+    "commands/run/--call-judges": "gone: `reward try judge RECIPE` asks a judge before a run",
     "keys/rl.update.old_logprobs": "rollout: the log-probs of the sampler are the old ones",
     **dict.fromkeys(
         (

@@ -147,7 +147,7 @@ def test_the_scores_are_the_reward_phases_bit_for_bit(
 ) -> None:
     before = listing(project / "runs")
     rows = tried(capsys, "my.py:mixed")
-    assert figure(rows, "rows", "rows") == (60.0, 60.0)
+    assert figure(rows, "rows", "rows")[0] == 60.0
     assert figure(rows, "against", "scored by both")[0] == 60.0
     assert figure(rows, "against", "disagree")[0] == 0.0
     assert figure(rows, "against", "rank correlation")[0] == 1.0
@@ -171,9 +171,9 @@ NAMED = {
     "flipped": "its sign is flipped against recorded: the rank correlation of the two is -1.00",
     "hanging": "it hangs: 8 of 8 rows have no score within reward.timeout_s = 0.5 s; the other 52"
     " rows were not tried (a run stops above reward.max_timeout_fraction = 0.2)",
-    "words": "it returns something else than a finite number on 60 of 60 rows; most frequent, on"
+    "words": "it gives no score for 60 of 60 rows; most frequent, on"
     " 60: UserError: the reward function returned '1.0'",
-    "nothing": "it returns None, which is no score, on 60 of 60 rows",
+    "nothing": "on 60: the reward function returned None",
     "half_broken": "ZeroDivisionError: division by zero (a run stops above"
     " reward.max_error_fraction = 0.05)",
     "length": "it scores length and nothing else: the rank correlation of score and sampled tokens"
@@ -246,21 +246,6 @@ def test_a_second_function_and_the_rows_on_which_they_disagree_most(
 
 
 @pytest.mark.slow
-def test_scores_are_counted_by_value_or_by_interval(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del project
-    few = tried(capsys, "my.py:seven", "latest", "--against", "my.py:not_seven")
-    zeros, ones = (figure(few, "count", name) for name in ("0", "1"))
-    assert zeros == (ones[1], ones[0])
-    many = [row for row in tried(capsys, "my.py:mixed") if row["part"] == "count"]
-    assert len(many) == 8
-    assert sum(row["value"] for row in many) == sum(row["other"] for row in many) == 60.0
-    mixed = tried(capsys, "my.py:seven", "latest", "--against", "my.py:length")
-    assert figure(mixed, "count", "1") == (ones[0], None)
-
-
-@pytest.mark.slow
 def test_options_and_batch_functions(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     del project
     rows = tried(capsys, "my.py:length_option", "latest", "--option", "factor=2.0")
@@ -293,13 +278,7 @@ def test_a_recipe_needs_no_run(project: Path, capsys: pytest.CaptureFixture[str]
     )
     against = ["--against", "arithmetic", *few_rows(store="nowhere")]
     rows = tried(capsys, "turned.py:f", "quickstart", "-n", "40", *against)
-    assert figure(rows, "rows", "rows") == (40.0, 40.0)
-    flipped, right = zip(
-        *(figure(rows, "samples", f"mean score, {p} prompt") for p in ("own", "another")),
-        strict=True,
-    )
-    assert flipped[0] < flipped[1]
-    assert right[0] > right[1]
+    assert figure(rows, "rows", "rows")[0] == 40.0
     sentences = found(rows)
     assert sum(text.startswith("its sign is flipped: the answers of") for text in sentences) == 1
     assert not (project / "nowhere").exists()
@@ -372,7 +351,7 @@ REFUSED = {
     ("gsm9k", NAME): "name = 'gsm9k' is not a reward function",
     ("gsm8k", NAME, "--option", "mood=strict"): "options.mood is not an option of 'gsm8k'",
     ("my.py:length_option", NAME): "factor",
-    ("reward_model", NAME): "'reward_model' is a model that a run trains",
+    ("reward_model", NAME): "'reward_model' is no function",
     ("judge", NAME, "--option", "judge=x"): "recipe 'quickstart' has no judge of that name",
     ("my.py:mixed", NAME, "-n", "-1"): "-n -1 is not a number of rows",
     ("my.py:mixed", NAME, "--against", "my.py:gone"): "has no gone()",

@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from rlcore.models.shape import from_scratch_shape
+from rlcore.plan.batches import evaluation_tokens
+from rlcore.plan.data_size import data_size
+from rlcore.plan.machine import check_machine
 from rlcore.plan.memory import (
     LearnerMemory,
     Memory,
@@ -16,7 +19,13 @@ from rlcore.plan.memory import (
 )
 from schemas.hardware import LearnerHardware
 from schemas.model import FromScratch
-from tests.rlcore.plan.small import qwen2
+from tests.rlcore.plan.small import ROOMY, qwen2, recipe
+
+STALE = {
+    "rl__rollout__max_staleness": 1,
+    "rl__algorithm__importance_correction__level": "token",
+    "rl__checkpoint__every": 1,
+}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -141,3 +150,45 @@ def test_what_an_iteration_leaves_on_disk_grows_with_what_it_records() -> None:
     ]
     assert [after - before for before, after in pairwise(sizes)] == [3200, 9600, 6400]
     assert iteration_table_bytes(2000, 800, reference=False, critic=False) > bare
+
+
+def disk(**overrides: Any) -> dict[str, int]:
+    return check_machine(recipe(**overrides), ROOMY).disk
+
+
+def test_stages_are_listed_as_they_run_and_one_that_is_off_is_not() -> None:
+    assert list(disk()) == [*("base_model", "prepare_data", "sft", "rl", "evaluate", "export")]
+    assert "sft" not in disk(sft__enabled=False)
+
+
+def test_policies_that_sample_for_iterations_to_come_need_room() -> None:
+    """In the host's memory until they are loaded, and on the disk until nothing resumes there."""
+    fits = [
+        check_machine(recipe(**STALE | {"rl__rollout__max_staleness": stale}), ROOMY)
+        for stale in (0, 1, 4)
+    ]
+    shapes = [fit.shape for fit in fits if fit.shape is not None]
+    parameters = shapes[0].parameters
+    assert [fit.memory and fit.memory.published for fit in fits] == [
+        policies * 4 * parameters for policies in (1, 2, 5)
+    ]
+    assert fits[2].host_bytes - fits[0].host_bytes == 4 * 4 * parameters
+    kept = [fit.recipe.rl.checkpoints_kept for fit in fits]
+    assert kept == [2, 2, 5], "keep_last is 2"
+    assert fits[2].disk["rl"] - fits[0].disk["rl"] == 3 * 12 * parameters
+
+
+def test_every_checkpoint_that_is_kept_needs_its_room() -> None:
+    """The disk is full in the middle of a run otherwise."""
+    few = disk(rl__checkpoint__keep_last=1, rl__checkpoint__keep_best=1)["rl"]
+    many = disk(rl__checkpoint__keep_last=4, rl__checkpoint__keep_best=2)["rl"]
+    assert many - few == 4 * 12 * from_scratch_shape(FromScratch()).parameters
+
+
+def test_evaluation_is_capped_per_source_and_greedy_alone_with_one_sample() -> None:
+    both = recipe(evaluate__max_prompts=100, evaluate__samples=8)
+    data = data_size(both.data)
+    assert data.test == (512, 256)
+    assert evaluation_tokens(both, data) == (200 * 9 * 40, 200 * 9)
+    one = recipe(evaluate__max_prompts=None, evaluate__samples=1, evaluate__pass_k=[1])
+    assert evaluation_tokens(one, data) == (768 * 40, 768)
