@@ -91,7 +91,7 @@ architectures: $(STAMP)
 	@exec $(BIN)/python -m tests.architectures --write
 
 docs: $(STAMP)
-	@exec $(BIN)/python -m flows.reference
+	@exec $(BIN)/python -m flows.reference_pages
 
 # With the extra site, which brings the builder. It takes pages and configuration from one folder.
 site:

@@ -1,25 +1,20 @@
-"""Writes the generated pages of docs/reference: of recipes for readers (recipe.md) and editors
-(docs/recipe.schema.json), and of the checks of RL runs (findings.md), with an anchor per finding.
+"""The generated pages of docs/reference: of recipes for readers (recipe.md) and editors
+(docs/recipe.schema.json), and of tables (tables.md); commands and findings: ``reference_pages``.
 
 Those of recipes come from one tree of JSON schema nodes, a node per key of a recipe, with what
 pydantic's own schema lacks: the default at that key's place, and the checks of validators.
 """
 
-import json
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-from flows.paths import RECIPES, ROOT
-from rlcore.diagnostics.memory import MESSAGE, OUT_OF_MEMORY, remedy
-from rlcore.diagnostics.types import Check, Stream
-from rlcore.diagnostics.watch import CHECKS, CLEAR_AFTER
+from flows.paths import ROOT
 from rlcore.recipes.errors import NAMED
-from rlcore.recipes.load import load_recipe
+from rlcore.results.queries import describe
 from rlcore.rewards.registry import BUILTIN
 from schemas.algorithm import ADVANTAGES, KL, POLICY_LOSSES
 from schemas.environment import ENVIRONMENTS
@@ -27,11 +22,12 @@ from schemas.names import ENVIRONMENT, JUDGE, REWARD_MODEL
 from schemas.presets import PRESETS
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
+from schemas.table_list import TABLES as TEXTS
+from schemas.table_list import VIEWS
 
 REFERENCE = ROOT / "docs" / "reference" / "recipe.md"
 SCHEMA = ROOT / "docs" / "recipe.schema.json"
-FINDINGS = ROOT / "docs" / "reference" / "findings.md"
-EXAMPLE = "quickstart"  # the recipe whose thresholds stand for those that depend on the recipe
+TABLES = ROOT / "docs" / "reference" / "tables.md"
 
 Node = dict[str, Any]
 
@@ -82,13 +78,27 @@ Written by `make docs` from `schemas/`: change the descriptions there. Editors t
 
 What `rl.preset` sets, where presets differ; empty: the preset has no such section.
 """
-FINDINGS_HEAD = f"""# Findings
+TABLES_HEAD = """# Tables
 
-Written by `make docs` from the checks in `rlcore/diagnostics`. A check reads the metrics of each RL
-iteration. It reports a finding when its problem has lasted for the given number of iterations in a
-row, and says so again when {CLEAR_AFTER} healthy iterations in a row have ended it. Findings are in
-the log, on the run's page, in `summary.json` and in the table `diagnostics`. In the texts below,
-`…` stands for a measured number. What depends on the recipe is that of `{EXAMPLE}`.
+Written by `make docs` from `schemas/tables.py`: change the descriptions there. These are the views
+of `rl-pipeline sql`, over all complete artifacts of a store; `rl-pipeline tables NAME` prints one.
+
+Rows of all runs are in one view. `records_key` says which: it is that of a stage in `run_stages`,
+and that of RL in `runs`. Reward by run:
+
+    select run, seed, avg(score) from trajectories t join runs r
+    on t.records_key = r.records_key and t.iteration <= r.planned group by all
+
+A run that took its RL from the store shares the key, and the rows, with the run that made it. So
+does a longer run with the shorter one that it continued: `planned` says how many of the iterations
+are a run's own. Where there are no such runs, `join runs using (records_key)` will do.
+
+Records of one run share a key, which is in the path of their files. In plain DuckDB:
+```sql
+select parse_path(r.filename)[-3] as records, iteration, uid, response, score
+from 'runs/store/rollouts/*/*/rollouts.parquet' r join 'runs/store/rewards/*/*/rewards.parquet' w
+on parse_path(r.filename)[-3] = parse_path(w.filename)[-3] and r.trajectory_id = w.trajectory_id
+```
 """
 TYPES = {"string": "text", "boolean": "true or false", "object": "mapping"}
 SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -135,6 +145,18 @@ def reference() -> str:
         parts += ["| key | type | default | limits | meaning |", "|---|---|---|---|---|"]
         for name, child in node["properties"].items():
             parts.append(_row(_key(path, node, name, by_preset), child))
+    return "\n".join(parts) + "\n"
+
+
+def tables_reference() -> str:
+    """Return the reference of tables as Markdown: what each holds, and its columns."""
+    parts = [TABLES_HEAD, "| table | holds |", "|---|---|"]
+    texts = {**VIEWS, **TEXTS}
+    parts += [f"| [{name}](#{name}) | {text} |" for name, text in texts.items()]
+    for name, text in texts.items():
+        parts += ["", f"## {name}", "", f"{text[0].upper()}{text[1:]}.", ""]
+        parts += ["| column | type | meaning |", "|---|---|---|"]
+        parts += [f"| `{c.name}` | {c.type} | {c.description} |" for c in describe(name)]
     return "\n".join(parts) + "\n"
 
 
@@ -359,47 +381,3 @@ def _for_editors(node: Node, path: str, by_preset: Mapping[str, Mapping[str, str
             for key, child in node["properties"].items()
         }
     return node
-
-
-def findings() -> str:
-    """Return the reference of findings as Markdown: what each says, its threshold, its remedy."""
-    recipe = load_recipe(EXAMPLE, directory=RECIPES)
-    names = [*(check.name for check in CHECKS), OUT_OF_MEMORY]
-    parts = [FINDINGS_HEAD, ", ".join(f"[{name}](#{name})" for name in sorted(names))]
-    for check in CHECKS:
-        parts += ["", f"## {check.name}", "", *_finding(check, recipe)]
-    parts += ["", f"## {OUT_OF_MEMORY}", "", f"- Says: {MESSAGE}"]
-    parts += ["- Ends the run: when smaller passes do not help or are not allowed"]
-    parts += [f"- Remedy: {remedy(recipe, 'rl')}"]
-    return "\n".join(parts) + "\n"
-
-
-def _finding(check: Check, recipe: Recipe) -> Iterator[str]:
-    stream = Stream(recipe)
-    stream.now = defaultdict(lambda: 1.0)
-    says, cure = (part(stream) if callable(part) else part for part in (check.says, check.remedy))
-    says = re.sub(r"\{[^{}]*\}%?|\b0\.00\b", "…", says)
-    yield f"- Says: {says}"
-    metrics = ", ".join(f"`{name}`" for name in check.reads)
-    yield f"- Reads: {metrics}" if metrics else "- Reads: the recipe, once, before iteration 1"
-    side = "at or below" if check.below else "at or above"
-    lasting = f", for {check.patience} iterations in a row" if check.patience > 1 else ""
-    limit = f"{check.limit(recipe):.3g}"
-    about = "" if float(limit) == check.limit(recipe) else "about "
-    where = f" for `{EXAMPLE}`" if callable(check.threshold) else ""
-    yield f"- Threshold: {side} {about}{limit}{where}{lasting}"
-    if check.fatal_after is not None:
-        yield f"- Ends the run: after {check.fatal_after} iterations in a row"
-    yield f"- Remedy: {cure}"
-
-
-def main() -> None:
-    """Write the files. Raises OSError where ``docs`` is not writable."""
-    schema = json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
-    for path, text in {REFERENCE: reference(), SCHEMA: schema, FINDINGS: findings()}.items():
-        path.write_text(text, encoding="utf-8")
-        print(f"wrote {path.relative_to(ROOT)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -15,16 +15,14 @@ from pydantic_core import PydanticUndefined
 
 from flows.paths import RECIPES
 from flows.reference import (
-    FINDINGS,
     REFERENCE,
     SCHEMA,
-    findings,
+    TABLES,
     json_schema,
     keys,
     reference,
+    tables_reference,
 )
-from rlcore.diagnostics.memory import OUT_OF_MEMORY
-from rlcore.diagnostics.watch import CHECKS
 from rlcore.recipes.load import load_recipe, recipe_names
 from rlcore.rewards.registry import check_recipe_functions
 from schemas.errors import UserError
@@ -94,18 +92,7 @@ def test_the_files_are_those_of_the_schema() -> None:
     message = "the schema has changed: run `make docs`"
     assert REFERENCE.read_text(encoding="utf-8") == reference(), message
     assert json.loads(SCHEMA.read_text(encoding="utf-8")) == json_schema(), message
-    assert FINDINGS.read_text(encoding="utf-8") == findings(), message
-
-
-def test_every_finding_has_an_anchor() -> None:
-    """A link to one must work from a page, a report or an error."""
-    named = re.findall(r"(?m)^## (\w+)$", findings())
-    assert named == [*(check.name for check in CHECKS), OUT_OF_MEMORY]
-    assert len(named) == len(set(named))
-
-
-def test_no_text_of_a_finding_has_an_open_placeholder() -> None:
-    assert not re.search(r"[{}]|\b0\.00\b", findings().split("\n## ", 1)[1])
+    assert TABLES.read_text(encoding="utf-8") == tables_reference(), message
 
 
 def test_every_key_is_in_the_reference_with_its_default() -> None:

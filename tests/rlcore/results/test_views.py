@@ -13,7 +13,7 @@ from schemas.table_list import VERSIONS
 from schemas.tables import ADVANTAGES, TABLES
 from tests.rlcore.results import test_queries as recorded
 
-DOCUMENT = Path(__file__).parents[3] / "docs/understand/store.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/reference/tables.md"
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_column_that_a_version_added_is_null_in_older_tables(
 
 
 def test_plain_duckdb_joins_by_path_and_trajectory(store: ArtifactStore) -> None:
-    """As store.md says: a rollout's records share its key, which is in their paths."""
+    """As tables.md says: a rollout's records share its key, which is in their paths."""
     recorded.run(store, "a", 1.0)
     recorded.run(store, "b", 0.25)
     root = str(store.root).replace("'", "''")
