@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from prefect import flow
 
-from flows.flow_run_names import flow_name
+from flows.flow_run_names import evolve_name
 from flows.paths import RECIPES
 from rlcore.recipes.redaction import redacting
 from tasks.evolve import (
@@ -21,7 +21,7 @@ Split = Literal["test", "validation", "train"]
 
 @flow(
     name="evolve",
-    flow_run_name=flow_name,
+    flow_run_name=evolve_name,
     on_crashed=[close_children],
     on_cancellation=[close_children],
 )

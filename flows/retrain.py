@@ -10,7 +10,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from flows.flow_run_names import flow_name
+from flows.flow_run_names import retrain_name
 from flows.paths import RECIPES
 from flows.rl_pipeline import rl_pipeline
 from rlcore.evaluation.promotion_rule import Verdict
@@ -56,7 +56,7 @@ def tell_failed(flow: Any, flow_run: Any, state: State) -> None:
 
 @flow(
     name="retrain",
-    flow_run_name=flow_name,
+    flow_run_name=retrain_name,
     on_failure=[tell_failed],
     on_crashed=[show_ends_below, close_children, tell_failed],
     on_cancellation=[show_ends_below, close_children],

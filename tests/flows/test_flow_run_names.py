@@ -7,7 +7,7 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
-from flows.flow_run_names import flow_name, pipeline_name
+from flows.flow_run_names import evolve_name, pipeline_name, retrain_name
 from rlcore.results.folders import run_directory
 
 pytestmark = pytest.mark.timeout(60)
@@ -20,11 +20,18 @@ def pipeline(recipe: str = "quickstart") -> tuple[str, str]:
         return run_directory(recipe, flow_run.id).name, client.read_flow_run(flow_run.id).name
 
 
-@flow(name="evolve", flow_run_name=flow_name)
-def evolving(recipe: str) -> tuple[str, str]:
-    """Return Prefect's id and name of the run."""
+@flow(flow_run_name=retrain_name)
+def retraining(recipe: str) -> str:
+    """Return Prefect's name of the run."""
     with get_client(sync_client=True) as client:
-        return str(flow_run.id), client.read_flow_run(flow_run.id).name
+        return client.read_flow_run(flow_run.id).name
+
+
+@flow(flow_run_name=evolve_name)
+def evolving(recipe: str) -> str:
+    """Return Prefect's name of the run."""
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(flow_run.id).name
 
 
 def test_a_run_is_called_after_its_folder_and_never_by_a_path(
@@ -37,9 +44,9 @@ def test_a_run_is_called_after_its_folder_and_never_by_a_path(
         assert name.startswith(f"{Path(recipe).stem}-")
 
 
-def test_a_run_of_another_flow_is_called_after_recipe_and_flow(
-    prefect_server: str, tmp_path: Path
-) -> None:
+def test_retrainings_of_a_recipe_are_counted(prefect_server: str, tmp_path: Path) -> None:
     del prefect_server
-    digits, name = evolving(str(tmp_path / "mine.yaml"))
-    assert name == f"mine-evolve-{digits[:8]}"
+    mine = str(tmp_path / "counted.yaml")
+    assert [retraining(mine) for _ in range(2)] == ["counted-retrain-1", "counted-retrain-2"]
+    assert retraining("other") == "other-retrain-1"
+    assert evolving(mine).startswith("counted-evolve-")
