@@ -35,6 +35,11 @@ def add_run(commands: Any) -> None:
         help="print recipe, batch arithmetic, and estimates of what is not in the store yet",
     )
     parser.add_argument(
+        "--call-judges",
+        action="store_true",
+        help="ask each judge of the reward about one row before anything starts; it may charge",
+    )
+    parser.add_argument(
         "--refresh",
         action="append",
         default=[],
@@ -78,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     overrides = overrides_of(options)
     recipe = recipe_of(options)
     check_stages(recipe, options.refresh, options.until)
-    start = check_start(recipe)
+    start = check_start(recipe, call_judges=options.call_judges)
     if options.dry_run:
         from flows.stage_status import stages_in_store
         from rlcore.plan.dry_run import render_plan

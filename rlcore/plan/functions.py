@@ -2,8 +2,10 @@
 reward called once on a handful of its rows."""
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -62,25 +64,33 @@ class _Said:
 
 
 def call_functions(
-    recipe: Recipe, prompts: pl.DataFrame, demonstrations: pl.DataFrame
+    recipe: Recipe,
+    prompts: pl.DataFrame,
+    demonstrations: pl.DataFrame,
+    *,
+    call_judges: bool = False,
 ) -> Iterator[str]:
     """Call each reward function under the limits of its worker; yield a sentence per doubt.
 
     The responses are answers of demonstrations where a prompt has one, else an answer made of its
-    ground truth. The reward model, judges and the environment's own rewards are not asked, and
-    nothing is called where episodes have turns. Raises UserError for a function with a weight that
-    fails on more rows than a run allows, where verdicts are needed and none is given, and where all
-    of the reward pays for none of the right answers.
+    ground truth. The reward model and the environment's own rewards are not asked, judges only
+    where ``call_judges``, and nothing is called where episodes have turns. Raises UserError for a
+    function with a weight that fails on more rows than a run allows, where verdicts are needed and
+    none is given, and where all of the reward pays for none of the right answers.
     """
     if recipe.environment is not None:
         return
     said = []
     for index, function in enumerate(recipe.reward.functions):
-        if not by_workers(function.name) or function.name == JUDGE:
+        if not by_workers(function.name):
             continue
         asked = _asked(function, prompts, demonstrations)
-        if asked.rows:
+        if not asked.rows:
+            continue
+        if function.name != JUDGE:
             said.append(_call(recipe, index, asked))
+        elif call_judges:
+            said.append(_ask_judge(recipe, index, asked))
     for one in said:
         yield from _failures(one, recipe)
     _check_verdicts(said, recipe)
@@ -107,6 +117,25 @@ def _call(recipe: Recipe, index: int, asked: _Asked) -> _Said:
         raise UserError(f"reward.functions[{index}] = '{function.name}': {error}") from None
     finally:
         process.close()
+    return _Said(index, function, asked, rewards)
+
+
+def _ask_judge(recipe: Recipe, index: int, asked: _Asked) -> _Said:
+    """Ask a judge about one row; answers that the store holds are not paid for again."""
+    from rlcore.rewards.judge import JudgeFunction
+    from rlcore.rewards.judges.setup import judge_setup, prepare_cache
+
+    function = recipe.reward.functions[index]
+    with tempfile.TemporaryDirectory() as scratch:
+        setup = judge_setup(recipe)
+        assert setup is not None, "the recipe holds the judges that it names"
+        setup = replace(setup, folder=Path(scratch))
+        prepare_cache(setup, recipe.store, lambda line: None)
+        judge = JudgeFunction(JUDGE, function.options["judge"], setup)
+        try:
+            rewards = judge.score(asked.rows[:1], recipe.reward.timeout_s)
+        finally:
+            judge.close()
     return _Said(index, function, asked, rewards)
 
 

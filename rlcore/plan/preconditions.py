@@ -89,8 +89,9 @@ class StartCheck:
         return () if self.rehearsal is None else self.rehearsal.doubts
 
 
-def check_start(recipe: Recipe) -> StartCheck:
-    """Return what was found out of a run that may start here.
+def check_start(recipe: Recipe, *, call_judges: bool = False) -> StartCheck:
+    """Return what was found out of a run that may start here. ``call_judges``: each is asked about
+    a row.
 
     Raises UserError when the recipe names a function, a file, a model directory or a cluster that
     cannot be used, programs cannot be confined, the run surely cannot fit this machine, or its data
@@ -111,7 +112,7 @@ def check_start(recipe: Recipe) -> StartCheck:
     sandbox = check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
-    return StartCheck(fit, stops, sandbox, rehearse(recipe))
+    return StartCheck(fit, stops, sandbox, rehearse(recipe, call_judges=call_judges))
 
 
 def check_evaluation(recipe: Recipe) -> None:

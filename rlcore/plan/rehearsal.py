@@ -54,7 +54,7 @@ class Rehearsal:
                 )
 
 
-def rehearse(recipe: Recipe, *, trains: bool = True) -> Rehearsal | None:
+def rehearse(recipe: Recipe, *, trains: bool = True, call_judges: bool = False) -> Rehearsal | None:
     """Prepare the files of ``recipe`` in memory, and call its reward functions once on some rows;
     None where they are not at hand: of the hub, of an environment, or all generated and scored by
     our functions.
@@ -69,7 +69,7 @@ def rehearse(recipe: Recipe, *, trains: bool = True) -> Rehearsal | None:
         return None
     if not files:
         own = any(":" in f.name and by_workers(f.name) for f in recipe.reward.functions)
-        return _called(recipe, _rehearsed(recipe, None, trains)) if own else None
+        return _called(recipe, _rehearsed(recipe, None, trains), call_judges) if own else None
     most = max(1, REHEARSED_ROWS // len(files))
     counts = [count_rows(file, setting="data.sources") for file in files]
     if all(count is not None and count <= most for count in counts):
@@ -79,7 +79,7 @@ def rehearse(recipe: Recipe, *, trains: bool = True) -> Rehearsal | None:
             found = _rehearsed(recipe, most, trains)
         except UserError:  # going by the first rows, which may be unlike the others
             found = _rehearsed(recipe, None, trains)
-    return _called(recipe, found)
+    return _called(recipe, found, call_judges)
 
 
 def at_hand(recipe: Recipe) -> list[str] | None:
@@ -112,14 +112,20 @@ def check_dataset(
     yield from _doubts(recipe, *first)
 
 
-def _called(recipe: Recipe, found: Rehearsal) -> Rehearsal:
+def _called(recipe: Recipe, found: Rehearsal, call_judges: bool) -> Rehearsal:
     tables = [found.prepared.tables[name] for name in ("prompts", "demonstrations")]
-    return replace(found, doubts=tuple(_doubts(recipe, *tables)))
+    return replace(found, doubts=tuple(_doubts(recipe, *tables, call_judges=call_judges)))
 
 
-def _doubts(recipe: Recipe, prompts: pl.DataFrame, demonstrations: pl.DataFrame) -> Iterator[str]:
+def _doubts(
+    recipe: Recipe,
+    prompts: pl.DataFrame,
+    demonstrations: pl.DataFrame,
+    *,
+    call_judges: bool = False,
+) -> Iterator[str]:
     if recipe.hardware.ray_address is None:  # else they run elsewhere
-        yield from call_functions(recipe, prompts, demonstrations)
+        yield from call_functions(recipe, prompts, demonstrations, call_judges=call_judges)
 
 
 def _rehearsed(recipe: Recipe, most: int | None, trains: bool) -> Rehearsal:

@@ -10,7 +10,6 @@ MEANT: dict[str, str] = {
     "commands/ask/run": "one run: `compare` says what differs between two",
     "commands/env": "gone: `doctor` says what of a machine matters",
     "commands/env/--format": "as above",
-    "commands/run/--call-judges": "gone: `reward try judge RECIPE` asks a judge before a run",
     "keys/rl.update.old_logprobs": "rollout: the log-probs of the sampler are the old ones",
     **dict.fromkeys(
         (

@@ -81,6 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def dry_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> DryRun:
     def plan(name: str, file: str = "solved.jsonl", **changes: Any) -> tuple[int, str]:
+        asks = changes.pop("call_judges", False)
         name = f"{folder}/own.py:{name}" if not changes.pop("builtin", False) else name
         recipe: dict[str, Any] = {
             "name": "called",
@@ -103,6 +104,7 @@ def dry_run(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         path.write_text(yaml.safe_dump(recipe))
         given = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in changes.items()]
         options = [part for pair in given for part in ("-o", pair)]
+        options += ["--call-judges"] if asks else []
         code = main(["run", str(path), "--dry-run", *options])
         said = capsys.readouterr()
         return code, said.err if code else said.out
@@ -203,8 +205,10 @@ def test_accuracy_is_true_or_false_or_nothing(acc: Any) -> None:
         assert reward_of(row, {"score": 1.0, "acc": value}).correct is correct
 
 
-def test_no_judge_is_asked(folder: Path, dry_run: DryRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answers cost money."""
+def test_a_judge_is_asked_where_that_is_wanted_alone(
+    folder: Path, dry_run: DryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answers cost money, and one that cannot be reached ended the run after SFT."""
     monkeypatch.setenv("PLANTED_KEY", KEY)
     with judge_server(says("nothing that counts")) as server:
         judge = {
@@ -223,3 +227,7 @@ def test_no_judge_is_asked(folder: Path, dry_run: DryRun, monkeypatch: pytest.Mo
         code, said = dry_run("judge", **given)
         assert code == 0, said
         assert not server.requests
+        code, said = dry_run("judge", call_judges=True, **given)
+        assert code == 2
+        assert len(server.requests) == 1
+        assert "reward.functions[0] = 'judge' gave no score for 1 of 1 rows" in said
