@@ -1,4 +1,5 @@
-"""Who was busy with what, and when, on this process's monotonic clock."""
+"""Who was busy with what, and when, on this process's monotonic clock: what a timeline is drawn
+from."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable

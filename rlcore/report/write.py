@@ -26,6 +26,7 @@ from rlcore.report.facts import (
     gather,
 )
 from rlcore.report.text import PHASES, clean, cut, duration, number, shortened
+from rlcore.report.timeline import timeline_of, timeline_png
 from rlcore.results.compare import Section
 from rlcore.results.run import Run
 from rlcore.store.checks import ArtifactError
@@ -52,12 +53,13 @@ def write_report(
     """
     facts = facts or gather(run, ending)
     there = {stage.name for stage in facts.stages}
-    asked, scores, pruned = [], None, None
+    asked, scores, pruned, timeline = [], None, None, None
     if RL in there:
         try:
             asked = samples.of_policy(run)
             scores = samples.scores(run)
             pruned = samples.pruned(run)
+            timeline = timeline_of(run, facts.metrics[RL])
         except ArtifactError:  # a store that goes away; the rest is worth having
             pass
     planned = [] if facts.state == "completed" else stage_parents(run.recipe)
@@ -71,6 +73,8 @@ def write_report(
         asked=asked,
         scores=scores,
         pruned=pruned,
+        timeline=timeline,
+        timeline_picture=timeline and _data_url(timeline_png(timeline), "png"),
     )
 
 

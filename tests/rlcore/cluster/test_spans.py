@@ -31,7 +31,7 @@ def test_threads_share_a_collection() -> None:
 
 
 def test_what_nobody_takes_is_bounded() -> None:
-    """An evaluation samples for hours, and records no span."""
+    """An evaluation samples for hours, and draws no timeline."""
     spans = Spans()
     spans.extend(turn(number) for number in range(HELD + 7))
     assert [span.began_s for span in spans.taken()[:1]] == [7.0]

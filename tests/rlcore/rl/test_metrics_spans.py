@@ -3,6 +3,7 @@ what the schedule lets overlap."""
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -10,10 +11,15 @@ import pytest
 
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import UpdateRequest
+from rlcore.report.timeline import timeline_of, timeline_png
 from rlcore.results.queries import query
+from rlcore.results.run import Run, record_stage
 from rlcore.rl import drawing
 from rlcore.rl.phases import Phases
+from rlcore.store.artifacts import Lineage
+from rlcore.store.reader import ArtifactReader
 from schemas.tables import TABLES
+from tests.rlcore.results.records import stage_record
 from tests.rlcore.rl.test_ahead import run, stale
 from tests.rlcore.rl.test_records_history import digits
 
@@ -100,6 +106,25 @@ def test_with_staleness_rows_are_drawn_while_learners_train(
         ((_, waited),) = times(each, "wait", lane="loop")
         assert rollout[1] <= waited, "of the iteration that is trained on them"
         assert times(each, "gen", lane="engine 0")
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_timeline_is_drawn_of_what_real_phases_recorded(
+    make_phases: Make, tmp_path: Path, staleness: int
+) -> None:
+    phases = make_phases("quickstart", digits, stale(staleness))
+    run(phases)
+    phases.metrics.close()
+    told = stage_record("made-0123abcd", "rl", kind="policy", key="run", sha256=None)
+    record_stage(phases.store, told, Lineage("r", "c"))
+    made = Run(tmp_path / told.run, phases.recipe, ArtifactReader(phases.store.root))
+    timeline = timeline_of(made, made.metrics())
+    assert timeline is not None
+    names = {bar.what for bar in timeline.of("loop")}
+    assert names >= {"wait" if staleness else "gen", *TRAINING, "sync"}
+    assert sum(bar.ended_s - bar.began_s for bar in timeline.of("loop")) <= timeline.seconds
+    assert ("ahead" in timeline.lanes) <= (staleness > 0)
+    assert timeline_png(timeline).startswith(b"\x89PNG")
 
 
 def test_rows_of_the_table_do_not_grow_with_those_sampled(make_phases: Make) -> None:
