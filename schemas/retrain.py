@@ -22,6 +22,7 @@ _CRON = (
     ("month", 1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
     ("weekday", 0, 7, {name: number for number, name in enumerate(_DAYS)}),
 )
+_LONGEST = dict(enumerate((31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), 1))  # days, by month
 _PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
 
 
@@ -74,7 +75,7 @@ class RetrainSection(Section):
     @field_validator("cron")
     @classmethod
     def _is_cron(cls, value: str | None) -> str | None:
-        problem = None if value is None else _cron_problem(value)
+        problem = next(_cron_problems(value), None) if value is not None else None
         if problem is not None:
             raise ValueError(
                 f"{problem}; write minute, hour, day of the month, month and weekday as in"
@@ -102,21 +103,50 @@ class RetrainSection(Section):
         return value
 
 
-def _cron_problem(text: str) -> str | None:
-    """Return what keeps ``text`` from being five fields of crontab(5)."""
+def _cron_problems(text: str) -> Iterator[str]:
+    """Yield what keeps ``text`` from being five fields of crontab(5)."""
     fields = text.split()
     if len(fields) != len(_CRON):
-        return f"it has {len(fields)} fields and a cron expression 5"
+        yield f"it has {len(fields)} fields and a cron expression 5"
+        return
     for field, (name, least, most, names) in zip(fields, _CRON, strict=True):
         for part in field.split(","):
             found = _PART.fullmatch(part.lower())
             if found is None:
-                return f"its {name} {field!r} is neither *, a number, a range, a step nor a list"
+                yield f"its {name} {field!r} is neither *, a number, a range, a step nor a list"
+                return
             ends = [_number(found[end], names) for end in ("first", "last") if found[end]]
-            inside = [end for end in ends if end is not None and least <= end <= most]
-            if inside != ends or inside != sorted(inside) or found["step"] == "0":
-                return f"its {name} {field!r} is outside of {least} to {most}"
-    return None
+            step = int(found["step"] or 1)
+            outside = any(end is None or not least <= end <= most for end in ends)
+            if (
+                outside
+                or step < 1
+                or [e for e in ends if e is not None] != sorted(e for e in ends if e is not None)
+            ):
+                yield f"its {name} {field!r} is outside of {least} to {most}"
+                return
+    days, months, weekdays = (
+        _numbers(field, *bounds) for field, bounds in zip(fields[2:], _CRON[2:], strict=True)
+    )
+    every_weekday = {day % 7 for day in weekdays} == set(range(7))
+    if every_weekday and min(days) > max(_LONGEST[month] for month in months):
+        yield f"its day of the month {fields[2]!r} is in no month of {fields[3]!r}"
+
+
+def _numbers(field: str, name: str, least: int, most: int, names: Mapping[str, int]) -> set[int]:
+    """Return the meaning of a field without a problem."""
+    found: set[int] = set()
+    for part in field.lower().split(","):
+        match = _PART.fullmatch(part)
+        assert match is not None, f"the {name} was looked at"
+        first = _number(match["first"], names) if match["first"] else least
+        last = _number(match["last"], names) if match["last"] else first
+        assert first is not None, f"the {name} was looked at"
+        assert last is not None, f"the {name} was looked at"
+        if not match["first"] or (match["step"] and not match["last"]):
+            last = most
+        found |= set(range(first, last + 1, int(match["step"] or 1)))
+    return found
 
 
 def _number(text: str, names: Mapping[str, int]) -> int | None:
