@@ -142,5 +142,8 @@ def _shown(value: Any) -> Any:
 
 def _drawn(panel: Panel) -> str:
     """Return the picture of a panel, whose title is a caption beside it."""
-    svg = picture([panel], titles=False, form="svg")
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    return _data_url(picture([panel], titles=False, form="svg"), "svg+xml")
+
+
+def _data_url(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

@@ -1,7 +1,6 @@
 """Sequences that begin alike are packed as trees: fewer tokens, and none sees another's."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
