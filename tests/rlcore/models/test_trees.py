@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlcore.models.packing import MicroBatch, Sequences, pack
-from rlcore.models.tree_mask import tree_mask
+from rlcore.models.logprobs import tree_mask
 from rlcore.models.trees import prompts_of, tree_lengths, trees_of
 
 # (prompt of three, its tokens, tokens of the answer); a prompt of 0 tokens is never shared
