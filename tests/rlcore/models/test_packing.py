@@ -1,4 +1,3 @@
-import pickle
 from dataclasses import replace
 
 import numpy as np
