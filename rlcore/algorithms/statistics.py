@@ -89,12 +89,7 @@ def bootstrap_mean(values: Sequence[float] | np.ndarray, seed: int) -> Estimate:
     call gives the same interval. Samples of one prompt are not independent, so ``values`` holds one
     number per prompt. Raises ``UserError`` without values.
     """
-    values_P = np.asarray(values, dtype=np.float64)
-    if values_P.size == 0:
-        raise UserError("a mean over prompts needs at least one prompt; got none")
-    means = [values_P[rows_BP].mean(axis=1) for rows_BP in _resamples(values_P.size, seed)]
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
-    return Estimate(float(values_P.mean()), float(low), float(high))
+    return bootstrap_share(np.asarray(values, dtype=np.float64), np.ones(len(values)), seed)
 
 
 def bootstrap_share(successes: np.ndarray, counts: np.ndarray, seed: int) -> Estimate:
@@ -104,7 +99,7 @@ def bootstrap_share(successes: np.ndarray, counts: np.ndarray, seed: int) -> Est
     prompts are resampled, as in ``bootstrap_mean``. Raises ``UserError`` without prompts.
     """
     if not len(counts):
-        raise UserError("a share over prompts needs at least one prompt; got none")
+        raise UserError("a figure over prompts needs at least one prompt; got none")
     shares = [
         successes[rows_BP].sum(axis=1) / counts[rows_BP].sum(axis=1)
         for rows_BP in _resamples(len(counts), seed)

@@ -22,7 +22,7 @@ from transformers.masking_utils import sdpa_mask
 
 from rlcore.cluster.progress import advance
 from rlcore.engines.shared_prompts import BLOCK, KeptLayer, Slots, States
-from rlcore.models.tree_mask import takes_masks
+from rlcore.models.architectures import takes_masks
 
 PREFILL_TOKENS = 4096  # of one pass, padding included; a longer prompt has its own pass
 GROUPED = "sdpa_grouped"

@@ -17,9 +17,8 @@ import torch
 from rlcore.learner.attention import AUTO, choose_attention, flash_problem
 from rlcore.learner.model import TokenModel, load_model, write_hf_directory
 from rlcore.learner.spec import LearnerSpec
-from rlcore.models.architectures import EAGER, SDPA, plain_attention
+from rlcore.models.architectures import EAGER, SDPA, plain_attention, takes_masks
 from rlcore.models.packing import MicroBatch, Sequences, pack
-from rlcore.models.tree_mask import takes_masks
 from rlcore.models.value_model import TokenValueModel
 from rlcore.models.weight_names import empty_model, file_state, from_files
 from schemas.errors import UserError

@@ -69,9 +69,13 @@ class Versions:
         self._last = (request.version, request.batch_digest, result)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, without the last result's token-level part and its time."""
-        last = self._last and [*self._last[:2], asdict(_lasting(self._last[2]))]
-        return {"version": self.held, "last": last}
+        """Return the JSON form, without the last result's token-level part and its time, so that
+        equal updates make equal files."""
+        if self._last is None:
+            return {"version": self.held, "last": None}
+        version, digest, result = self._last
+        lasting = asdict(replace(result, old_logprobs=[], seconds=0.0))
+        return {"version": self.held, "last": [version, digest, lasting]}
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> "Versions":
@@ -127,8 +131,3 @@ def _layout(engine: TrainEngine) -> dict[str, Any]:
         "dtype": engine.spec.dtype,
         "head": engine.spec.head,
     }
-
-
-def _lasting(result: UpdateResult) -> UpdateResult:
-    """What a checkpoint keeps of ``result``: equal updates make equal files."""
-    return replace(result, old_logprobs=[], seconds=0.0)

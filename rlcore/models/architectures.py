@@ -6,11 +6,14 @@ Logits are scaled (Granite, Cohere, Falcon-H1) or soft-capped, ``cap * tanh(logi
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SDPA, EAGER = "sdpa", "eager"
 MULTIPLIERS = ("logit_scale", "lm_head_multiplier")  # Cohere; Falcon-H1
@@ -65,6 +68,18 @@ def plain_attention(config: Any) -> str:
 def _number(config: Any, name: str) -> float | None:
     value = getattr(config, name, None)
     return value if isinstance(value, int | float) and value else None
+
+
+def takes_masks(model: "PreTrainedModel") -> bool:
+    """Return whether every layer of ``model`` attends to all earlier tokens, by transformers' own
+    attention and masks; ``model`` then takes a mask of each row's columns as it is."""
+    from transformers import DynamicCache, DynamicLayer
+
+    if caps_attention(model.config):
+        return False
+    layers = DynamicCache(config=model.config).layers
+    plain = all(type(layer) is DynamicLayer for layer in layers)
+    return plain and bool(layers) and bool(getattr(model, "_supports_attention_backend", False))
 
 
 def keeps_states(model_dir: str) -> bool:

@@ -20,7 +20,6 @@ from rlcore.algorithms.kl import categorical_entropy
 from rlcore.algorithms.kl import full_kl as kl_of_distributions
 from rlcore.models.adapter import adapter_off
 from rlcore.models.architectures import FinalLogits, final_logits
-from rlcore.models.tree_mask import tree_mask
 from schemas.errors import UserError
 
 # fp32 logits at once; several such tensors are alive. On a CPU 16 MiB, which stay in caches of that
@@ -289,6 +288,22 @@ class WithoutAdapter(TokenLogprobModel):
     def _hidden(self, *inputs: Any, **named: Any) -> torch.Tensor:
         with adapter_off(self.lm):
             return super()._hidden(*inputs, **named)
+
+
+def tree_mask(
+    documents: torch.Tensor | None, continued: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Return [rows, 1, row_tokens, row_tokens] bool, True where a place (third axis) attends to
+    another: an earlier one, or itself, of its document or of the one that its document continues.
+
+    ``documents``, ``continued``: as ``rlcore.models.packing.MicroBatch`` has them, int32 [rows,
+    row_tokens]; None gives None, as the library then derives the mask from the positions.
+    """
+    if documents is None or continued is None:
+        return None
+    of_place, seen = documents[:, :, None], documents[:, None, :]
+    attends = (seen == of_place) | (seen == continued[:, :, None])
+    return attends.tril_()[:, None]
 
 
 def decoded(decoder: Any, places: torch.Tensor, **inputs: Any) -> torch.Tensor:

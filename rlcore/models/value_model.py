@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from rlcore.models.logprobs import decoded
-from rlcore.models.tree_mask import tree_mask
+from rlcore.models.logprobs import decoded, tree_mask
 from schemas.errors import UserError
 
 SCORE = "score"  # the head's name in every <X>ForSequenceClassification decoder

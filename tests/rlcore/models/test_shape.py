@@ -114,6 +114,7 @@ def test_a_damaged_weight_file_is_named_not_read_into_memory(
     tmp_path: Path, content: bytes
 ) -> None:
     """The first bytes say how long the header is: up to 16 EiB."""
+    (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(UserError, match=r"model\.safetensors is not a readable safetensors file"):
-        count_parameters(tmp_path, tied=False)
+        model_parameters(ModelSection(path="owner/name"), tmp_path)

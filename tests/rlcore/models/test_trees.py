@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlcore.models.logprobs import tree_mask
 from rlcore.models.packing import MicroBatch, Sequences, pack
-from rlcore.models.tree_mask import tree_mask
 from rlcore.models.trees import prompts_of, tree_lengths, trees_of
 
 # (prompt of three, its tokens, tokens of the answer); a prompt of 0 tokens is never shared
@@ -98,8 +98,7 @@ def test_a_group_costs_its_prompt_once() -> None:
     """Eight answers of six tokens to a prompt of twelve: 60 tokens instead of 144."""
     sequences = answers([(2, 6)] * 8)
     shared, whole = (
-        pack(sequences, micro_batch_tokens=1000, share_prompts=share)
-        for share in (True, False)
+        pack(sequences, micro_batch_tokens=1000, share_prompts=share) for share in (True, False)
     )
     assert [sum(b.input_ids.size for b in batches) for batches in (shared, whole)] == [60, 144]
 

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
 
-from rlcore.models.tree_mask import takes_masks, tree_mask
+from rlcore.models.architectures import takes_masks
+from rlcore.models.logprobs import tree_mask
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 16,
