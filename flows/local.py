@@ -19,7 +19,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.error import HTTPError, URLError
+from uuid import UUID
 
 from flows import services
 from flows.paths import RECIPES, REPORTS, ROOT
@@ -27,6 +29,9 @@ from rlcore.cluster.host_settings import OFF, set_variables
 from rlcore.plan.preconditions import check_start
 from rlcore.recipes.load import load_recipe, recipe_names
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 HOME = ROOT / ".prefect"
 ENV_FILE = ROOT / ".env"
@@ -309,18 +314,26 @@ def run(site: Site, recipe: str, overrides: dict[str, object], started: float) -
     ``started``: start of the bring-up by ``time.monotonic``. Raises the errors of ``create_run``
     and ``follow``.
     """
-    from flows.follow import create_run, follow
+    from flows.follow import create_run
 
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"Up in {time.monotonic() - started:.0f} s. {site.ui_url}/runs/flow-run/{flow_run.id}")
     print(LOGIN_HINT)
+    return follow_run(site, flow_run.id)
+
+
+def follow_run(site: Site, run_id: UUID, console: "Console | None" = None) -> int:
+    """Follow a run that the worker of ``site`` executes, as ``follow`` does."""
+    from flows.follow import follow
+
     worker = services.find(site.home, "worker")
     return follow(
-        flow_run.id,
+        run_id,
         root=ROOT,
         ui_url=site.ui_url,
         worker_alive=lambda: worker is not None and worker.alive(),
         worker_log=services.log_path(site.home, "worker"),
+        console=console,
     )
 
 

@@ -214,23 +214,14 @@ def _run(
     from prefect.client.orchestration import get_client
     from rich.console import Console
 
-    from flows import services
-    from flows.follow import create_run, follow
+    from flows.follow import create_run
+    from flows.local import follow_run
     from rlcore.results.folders import run_directory
 
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"    {site.ui_url}/runs/flow-run/{flow_run.id}", flush=True)
-    worker = services.find(site.home, "worker")
     output = io.StringIO()
-    code = follow(
-        flow_run.id,
-        root=ROOT,
-        ui_url=site.ui_url,
-        worker_alive=lambda: worker is not None and worker.alive(),
-        worker_log=services.log_path(site.home, "worker"),
-        console=Console(file=output, width=120),
-    )
-    if code == 0:
+    if follow_run(site, flow_run.id, Console(file=output, width=120)) == 0:
         directory = ROOT / run_directory(flow_run.parameters["recipe"], str(flow_run.id))
         return read_outcome(ROOT, directory, sampled=sampled)
     with get_client(sync_client=True) as client:

@@ -169,31 +169,21 @@ def _kept(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
 
 
 def _print(rows: Sequence[dict[str, Any]], first: str) -> None:
-    titles = {
-        FIGURE: "Figures, with 95 % intervals",
-        DIFFERENCE: f"Differences from {first}, on the prompts of both, with 95 % intervals",
-        NOTE: "Notes",
-        KEPT: "Kept in the store",
-    }
-    shown = {
-        FIGURE: ("model", "data_source", "subset", "metric", "value", "low", "high", "prompts"),
+    figures = worth_showing([row for row in rows if row["part"] == FIGURE])
+    shown = [row for row in figures if row["value"] or not row["metric"].endswith(FAILURES)]
+    bounds = ("value", "low", "high", "prompts")
+    pairs = ("model", "metric", *bounds, "higher", "lower", "unmatched_first", "unmatched_this")
+    others = {
         DIFFERENCE: (
-            *("model", "metric", "value", "low", "high", "prompts", "higher", "lower"),
-            *("unmatched_first", "unmatched_this"),
+            f"Differences from {first}, on the prompts of both, with 95 % intervals",
+            pairs,
         ),
-        NOTE: ("model", "text"),
-        KEPT: ("model", "text"),
+        NOTE: ("Notes", ("model", "text")),
+        KEPT: ("Kept in the store", ("model", "text")),
     }
-    begun = False
-    for part, title in titles.items():
-        mine = [row for row in rows if row["part"] == part]
-        if part == FIGURE:
-            mine = [
-                row
-                for row in worth_showing(mine)
-                if row["value"] or not row["metric"].endswith(FAILURES)
-            ]
-        if mine:
-            print("\n" * begun + f"{title}:")
-            print_rows(mine, shown[part], "table")
-            begun = True
+    print("Figures, with 95 % intervals:")
+    print_rows(shown, ("model", "data_source", "subset", "metric", *bounds), "table")
+    for part, (title, columns) in others.items():
+        if mine := [row for row in rows if row["part"] == part]:
+            print(f"\n{title}:")
+            print_rows(mine, columns, "table")

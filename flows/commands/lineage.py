@@ -93,6 +93,9 @@ def _artifact(node: "Node") -> dict[str, Any]:
     from rlcore.results.provenance import MICRO_BATCH_TOKENS, RESHARDED
 
     made = node.manifest
+    parents = {} if made is None else made.parents
+    metadata = {} if made is None else made.metadata
+    names = ("recipe_digest", "code_fingerprint", "producer", "created_at")
     return {
         "depth": node.depth,
         "role": node.role,
@@ -100,15 +103,10 @@ def _artifact(node: "Node") -> dict[str, Any]:
         "key": node.ref.key,
         "sha256": node.ref.sha256,
         "rows": node.ref.rows,
-        "recipe_digest": None if made is None else made.recipe_digest,
-        "code_fingerprint": None if made is None else made.code_fingerprint,
-        "producer": None if made is None else made.producer,
-        "created_at": None if made is None else made.created_at,
-        "parents": {}
-        if made is None
-        else {role: f"{parent.kind}/{parent.key}" for role, parent in made.parents.items()},
-        "micro_batch_tokens": None if made is None else made.metadata.get(MICRO_BATCH_TOKENS),
-        "resharded": None if made is None else made.metadata.get(RESHARDED),
+        **{name: None if made is None else getattr(made, name) for name in names},
+        "parents": {role: f"{parent.kind}/{parent.key}" for role, parent in parents.items()},
+        "micro_batch_tokens": metadata.get(MICRO_BATCH_TOKENS),
+        "resharded": metadata.get(RESHARDED),
         "problem": node.problem,
         "note": node.note,
     }

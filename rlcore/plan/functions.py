@@ -74,11 +74,12 @@ def call_functions(
 
     The responses are answers of demonstrations where a prompt has one, else an answer made of its
     ground truth. The reward model and the environment's own rewards are not asked, judges only
-    where ``call_judges``, and nothing is called where episodes have turns. Raises UserError for a
-    function with a weight that fails on more rows than a run allows, where verdicts are needed and
-    none is given, and where all of the reward pays for none of the right answers.
+    where ``call_judges``, and nothing is called where episodes have turns, or rewards run on an
+    existing cluster. Raises UserError for a function with a weight that fails on more rows than a
+    run allows, where verdicts are needed and none is given, and where all of the reward pays for
+    none of the right answers.
     """
-    if recipe.environment is not None:
+    if recipe.environment is not None or recipe.hardware.ray_address is not None:
         return
     said = []
     for index, function in enumerate(recipe.reward.functions):

@@ -67,19 +67,21 @@ def rehearse(recipe: Recipe, *, trains: bool = True, call_judges: bool = False) 
     files = at_hand(recipe)
     if files is None:
         return None
-    if not files:
-        own = any(":" in f.name and by_workers(f.name) for f in recipe.reward.functions)
-        return _called(recipe, _rehearsed(recipe, None, trains), call_judges) if own else None
-    most = max(1, REHEARSED_ROWS // len(files))
+    own = any(":" in f.name and by_workers(f.name) for f in recipe.reward.functions)
+    if not files and not own:
+        return None
+    most = max(1, REHEARSED_ROWS // max(1, len(files)))
     counts = [count_rows(file, setting="data.sources") for file in files]
-    if all(count is not None and count <= most for count in counts):
-        found = _rehearsed(recipe, None, trains)
-    else:
-        try:
-            found = _rehearsed(recipe, most, trains)
-        except UserError:  # going by the first rows, which may be unlike the others
-            found = _rehearsed(recipe, None, trains)
-    return _called(recipe, found, call_judges)
+    all_fit = all(count is not None and count <= most for count in counts)
+    try:
+        found = _rehearsed(recipe, None if all_fit else most, trains)
+    except UserError:
+        if all_fit:
+            raise
+        found = _rehearsed(recipe, None, trains)  # the first rows may be unlike the others
+    tables = [found.prepared.tables[name] for name in ("prompts", "demonstrations")]
+    doubts = call_functions(recipe, *tables, call_judges=call_judges)
+    return replace(found, doubts=tuple(doubts))
 
 
 def at_hand(recipe: Recipe) -> list[str] | None:
@@ -109,23 +111,7 @@ def check_dataset(
     truths = (Truth(f"prompt {uid}", *values) for uid, *values in rows)
     check_truths(truths, recipe.reward.functions)
     first = [table.head(FIRST_ROWS).collect() for table in (prompts, demonstrations)]
-    yield from _doubts(recipe, *first)
-
-
-def _called(recipe: Recipe, found: Rehearsal, call_judges: bool) -> Rehearsal:
-    tables = [found.prepared.tables[name] for name in ("prompts", "demonstrations")]
-    return replace(found, doubts=tuple(_doubts(recipe, *tables, call_judges=call_judges)))
-
-
-def _doubts(
-    recipe: Recipe,
-    prompts: pl.DataFrame,
-    demonstrations: pl.DataFrame,
-    *,
-    call_judges: bool = False,
-) -> Iterator[str]:
-    if recipe.hardware.ray_address is None:  # else they run elsewhere
-        yield from call_functions(recipe, prompts, demonstrations, call_judges=call_judges)
+    yield from call_functions(recipe, *first)
 
 
 def _rehearsed(recipe: Recipe, most: int | None, trains: bool) -> Rehearsal:

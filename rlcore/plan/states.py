@@ -1,7 +1,7 @@
 """What a run would do with each stage, and why: the states, the causes, and their sentences."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -96,15 +96,7 @@ class StageState:
             "stage": self.stage,
             "state": self.state.value,
             "step": self.step,
-            "causes": [
-                {
-                    "what": cause.what.value,
-                    "name": cause.name,
-                    "before": cause.before,
-                    "after": cause.after,
-                }
-                for cause in self.causes
-            ],
+            "causes": [asdict(cause) for cause in self.causes],
             "sentence": self.sentence(),
         }
 
