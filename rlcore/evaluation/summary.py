@@ -66,16 +66,28 @@ def summarize(drawn: pl.DataFrame, section: EvaluateSection, seed: int) -> pl.Da
     """Return the EvalResults table of ``drawn`` (as ``generate_completions`` returns it), one
     checkpoint's."""
     drawn = with_question(drawn)
-    keys = drawn.select("data_source", "subset").unique(maintain_order=True).rows()
-    rows = []
-    for source, subset in [*keys, (ALL, ALL)]:
+    return results_table(drawn, drawn["checkpoint"][0], lambda one: _figures(one, section), seed)
+
+
+def results_table(
+    rows: pl.DataFrame,
+    checkpoint: str,
+    figures: Callable[[pl.DataFrame], Iterator[GroupMetric]],
+    seed: int,
+) -> pl.DataFrame:
+    """Return the EvalResults table of the ``figures`` of ``rows``, per source and subset and over
+    all; those that no prompt qualifies for are left out."""
+    groups = rows.select("data_source", "subset").unique(maintain_order=True).rows()
+    found = []
+    for source, subset in [*groups, (ALL, ALL)]:
         mine = (pl.col("data_source") == source) & (pl.col("subset") == subset)
-        group = drawn if source == ALL else drawn.filter(mine)
-        for figure in _figures(group, section):
+        for figure in figures(rows if source == ALL else rows.filter(mine)):
+            if not len(figure.values):
+                continue
             estimate = figure.estimate(seed)
-            rows.append(
+            found.append(
                 {
-                    "checkpoint": drawn["checkpoint"][0],
+                    "checkpoint": checkpoint,
                     "data_source": source,
                     "subset": subset,
                     "metric": figure.metric,
@@ -86,22 +98,19 @@ def summarize(drawn: pl.DataFrame, section: EvaluateSection, seed: int) -> pl.Da
                     "num_samples": figure.num_samples,
                 }
             )
-    return pl.DataFrame(rows)
+    return pl.DataFrame(found)
 
 
 def _figures(group: pl.DataFrame, section: EvaluateSection) -> Iterator[GroupMetric]:
-    """Yield the figures that at least one prompt qualifies for."""
     for mode in group["mode"].unique(maintain_order=True):
         completions = group.filter(pl.col("mode") == mode).sort("uid", "sample")
         n = 1 if mode == "greedy" else section.samples
         with_verdict = completions.filter(pl.col("correct").is_not_null())
-        figures = (
-            _accuracies(with_verdict, n, section.pass_k)
-            if mode == "sampled"
-            else [_greedy(with_verdict)]
-        )
-        figures += _score_length_and_failures(completions, mode)
-        yield from (figure for figure in figures if len(figure.values))
+        if mode == "sampled":
+            yield from _accuracies(with_verdict, n, section.pass_k)
+        else:
+            yield _greedy(with_verdict)
+        yield from _score_length_and_failures(completions, mode)
 
 
 def _greedy(with_verdict: pl.DataFrame) -> GroupMetric:

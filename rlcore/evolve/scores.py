@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.statistics import avg_at_k, majority
-from rlcore.evaluation.summary import ALL, GroupMetric
+from rlcore.evaluation.summary import GroupMetric, results_table
 from rlcore.evolve.prompts import best, scored_text, vote
 from rlcore.evolve.rounds import Round, remembered, votes_of
 from rlcore.rewards.types import Reward, RewardRow
@@ -103,31 +103,8 @@ def score_answers(
 
 
 def figures(scores: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """Return the EvalResults table of ``scores`` (``evolve_scores``), per source and subset and
-    over all; a figure that no problem qualifies for is left out."""
-    groups = scores.select("data_source", "subset").unique(maintain_order=True).rows()
-    rows = []
-    for source, subset in [*groups, (ALL, ALL)]:
-        mine = (pl.col("data_source") == source) & (pl.col("subset") == subset)
-        group = scores if source == ALL else scores.filter(mine)
-        for figure in _figures(group):
-            if not len(figure.values):
-                continue
-            estimate = figure.estimate(seed)
-            rows.append(
-                {
-                    "checkpoint": MODEL,
-                    "data_source": source,
-                    "subset": subset,
-                    "metric": figure.metric,
-                    "value": estimate.value,
-                    "ci_low": estimate.low,
-                    "ci_high": estimate.high,
-                    "num_prompts": len(figure.values),
-                    "num_samples": figure.num_samples,
-                }
-            )
-    return pl.DataFrame(rows)
+    """Return the EvalResults table of ``scores`` (``evolve_scores``)."""
+    return results_table(scores, MODEL, _figures, seed)
 
 
 def _figures(group: pl.DataFrame) -> Iterator[GroupMetric]:

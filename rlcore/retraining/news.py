@@ -2,7 +2,7 @@
 what a recipe would read now, hub datasets at their commits, files by their content."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlcore.data.sources import count_rows, data_digests, read_file
@@ -53,18 +53,16 @@ class Observed:
         return hashlib.sha256("\n".join(sorted(i.digest for i in self.inputs)).encode()).hexdigest()
 
 
-def observe(data: DataSection, newest_commit: Callable[[str], str] | None = None) -> Observed:
+def observe(data: DataSection) -> Observed:
     """Return what ``data`` names now.
 
-    ``newest_commit``: of a dataset of the hub, by name (default: what the hub answers). Raises
-    UserError for a file that is missing, a pattern without files, and a dataset that the hub does
-    not have.
+    Raises UserError for a file that is missing, a pattern without files, and a dataset that the hub
+    does not have.
     """
     pins: dict[str, str] = {}
     notes: list[str] = []
     open_names = _unpinned(data)
-    unreachable = hub_unreachable() if open_names and newest_commit is None else ""
-    ask = newest_commit or _newest_commit
+    unreachable = hub_unreachable() if open_names else ""
     for index, name in open_names.items():
         if isinstance(data.sources[index], Gsm8kSource):
             why = "a source of kind gsm8k cannot be pinned"
@@ -72,7 +70,7 @@ def observe(data: DataSection, newest_commit: Callable[[str], str] | None = None
         elif unreachable:
             notes.append(f"hub dataset '{name}' counts as unchanged: {unreachable}")
         else:
-            pins[f"data.sources.{index}.revision"] = ask(name)
+            pins[f"data.sources.{index}.revision"] = _newest_commit(name)
     sources = tuple(
         source
         if (commit := pins.get(f"data.sources.{index}.revision")) is None
@@ -147,15 +145,11 @@ _PROMOTED = (Verdict.FIRST.value, Verdict.PROMOTED.value)
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a retraining would learn from. ``fresh``: what of it the champion has not seen.
-
-    ``nothing``: why there is nothing to do; empty where there is. ``told``: what was found, as a
-    sentence.
-    """
+    """What a retraining would learn from. ``nothing``: why there is nothing to do; empty where
+    there is. ``told``: what was found, as a sentence."""
 
     observed: Observed
     champion: Champion | None
-    fresh: tuple[Input, ...]
     nothing: str
     told: str
 
@@ -167,13 +161,13 @@ def news(recipe: Recipe, store: ArtifactReader, observed: Observed) -> News:
     reigning = champion(store, recipe.name)
     if reigning is None:
         told = f"'{recipe.name}' has no champion yet"
-        return News(observed, None, observed.inputs, "", told)
+        return News(observed, None, "", told)
     unseen = _unseen(store, reigning, observed.inputs)
     fresh = tuple(each for each in observed.inputs if each.digest in unseen)
     of_champion = f"champion {reigning.number} of '{recipe.name}'"
     if not fresh:
         nothing = f"{of_champion} has learnt from all that there is"
-        return News(observed, reigning, (), nothing, nothing)
+        return News(observed, reigning, nothing, nothing)
     rows, least = new_rows(recipe.data, fresh), recipe.retrain.min_new_rows
     named = ", ".join(each.url.rpartition("/")[2] for each in fresh[:SHOWN])
     more = f" and {len(fresh) - SHOWN} more" if len(fresh) > SHOWN else ""
@@ -184,7 +178,7 @@ def news(recipe: Recipe, store: ArtifactReader, observed: Observed) -> News:
     else:
         tried = _tried(recipe, store, observed)
         nothing = f"{told}; {tried}" if tried else ""
-    return News(observed, reigning, fresh, nothing, told)
+    return News(observed, reigning, nothing, told)
 
 
 def _unseen(store: ArtifactReader, entry: Champion, inputs: Sequence[Input]) -> set[str]:

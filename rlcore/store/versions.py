@@ -53,6 +53,8 @@ PLAYED = ("rlcore.evolve.rounds", "rlcore.evolve.session", *ENGINES, *ENVIRONMEN
 NOT_SFT = ("rlcore.algorithms.losses", "rlcore.algorithms.kl", "rlcore.engines", "rlcore.rewards")
 # What samples and scores responses, which it reads from a file.
 NOT_PREFERENCE = ("rlcore.engines", "rlcore.envs", "rlcore.rewards", "rlcore.rollout")
+# What answers episodes of several turns: preferences are sampled in one.
+NOT_PREFERENCES_SAMPLED = ("rlcore.envs.pool",)
 # What plans and rewards say of rows that are prepared, which ends a run and changes none of them.
 NOT_DATA = ("rlcore.plan", "rlcore.rewards")
 # Modules and packages that cannot change a result: they say where and how it is computed, keep it,
@@ -93,7 +95,9 @@ VERSIONS: Mapping[str, Versioned] = {
     "prepare_data": Versioned(SPLIT, ("tasks.prepare_data",), NOT_DATA),
     "sft": Versioned(EPOCHS, ("tasks.sft", *LEARNER), NOT_SFT),
     "preference": Versioned(FIRST, ("tasks.preference", *LEARNER), NOT_PREFERENCE),
-    "reward_model": Versioned((*EPOCHS, ENDS[-1]), ("tasks.reward_model", *SAMPLED)),
+    "reward_model": Versioned(
+        (*EPOCHS, ENDS[-1]), ("tasks.reward_model", *SAMPLED), NOT_PREFERENCES_SAMPLED
+    ),
     "rl": Versioned(ENDS, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),
     "evaluate": Versioned(ENDS, ("tasks.evaluate", *SAMPLED, *ENVIRONMENTS)),
     "export": Versioned((*FIRST, "files have the form of the base"), ("tasks.export",)),

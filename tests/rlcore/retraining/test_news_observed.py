@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rlcore.retraining import news
 from rlcore.retraining.news import new_rows, observe
 from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, HubSource
 from schemas.errors import UserError
@@ -34,7 +35,9 @@ def test_files_count_by_content_and_test_rows_do_not(tmp_path: Path) -> None:
     assert new_rows(limited, second.inputs) == 2
 
 
-def test_hub_names_are_held_at_the_commit_that_the_hub_names() -> None:
+def test_hub_names_are_held_at_the_commit_that_the_hub_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pinned = HubSource(name="owner/pinned", revision="f" * 40)
     data = DataSection(sources=(HubSource(name="owner/open"), pinned, AimeSource(split="train")))
     asked: list[str] = []
@@ -43,7 +46,9 @@ def test_hub_names_are_held_at_the_commit_that_the_hub_names() -> None:
         asked.append(name)
         return COMMIT
 
-    found = observe(data, newest)
+    monkeypatch.setattr(news, "hub_unreachable", lambda: "")
+    monkeypatch.setattr(news, "_newest_commit", newest)
+    found = observe(data)
     assert asked == ["owner/open", "Maxwell-Jia/AIME_2024"]
     assert found.pins == {"data.sources.0.revision": COMMIT, "data.sources.2.revision": COMMIT}
     assert [(one.url, one.digest) for one in found.inputs] == [
@@ -52,7 +57,8 @@ def test_hub_names_are_held_at_the_commit_that_the_hub_names() -> None:
         ("hf://datasets/Maxwell-Jia/AIME_2024", COMMIT),
     ]
     assert new_rows(data, found.inputs) is None
-    moved = observe(data, lambda name: "e" * 40)
+    monkeypatch.setattr(news, "_newest_commit", lambda name: "e" * 40)
+    moved = observe(data)
     assert moved.digest != found.digest
 
 
