@@ -32,7 +32,6 @@ from rlcore.diagnostics.measures import (
     steps_per_update,
 )
 from rlcore.diagnostics.types import Check, Stream
-from schemas.algorithm import Overlong
 from schemas.recipe import Recipe
 
 
@@ -100,18 +99,6 @@ def _clipped_in_place(stream: Stream) -> float | None:
 def _clipped_bound(recipe: Recipe) -> float:
     """Group ratios differ from 1 by design, before any weight has moved."""
     return 0.9 if recipe.rl.algorithm.ratio_level == "group" else CLIPPED_BY_NOISE
-
-
-def _soft_start(recipe: Recipe) -> float:
-    """Length in tokens from which overlong shaping applies its penalty."""
-    section = recipe.rl.algorithm.overlong or Overlong()
-    limit = section.max_tokens or recipe.max_turns * recipe.rl.rollout.max_new_tokens
-    return limit - (limit // 5 if section.cache_tokens is None else section.cache_tokens)
-
-
-def _longest_so_far(stream: Stream) -> float | None:
-    lengths = stream.history("response_length/max")
-    return max(lengths) if len(lengths) >= WINDOW else None
 
 
 NEVER_ENDS = (
@@ -329,19 +316,6 @@ POLICY_CHECKS = (
         patience=3,
         says="responses are {value:.1f} times as long as at first and score no better",
         remedy=_length_remedy,
-    ),
-    Check(
-        name="overlong_never_acts",
-        reads=("response_length/max",),
-        measure=_longest_so_far,
-        threshold=_soft_start,
-        below=True,
-        applies=lambda recipe: recipe.rl.algorithm.overlong is not None,
-        says=(
-            "overlong shaping punishes from {threshold:.0f} tokens on and the longest response had"
-            " {value:.0f}"
-        ),
-        remedy="lower rl.algorithm.overlong.max_tokens, or leave overlong out",
     ),
     Check(
         name="aborted_responses",

@@ -150,11 +150,6 @@ def _hacking_says(stream: Stream) -> str:
     )
 
 
-def _max_rounds(recipe: Recipe) -> int:
-    section = recipe.rl.algorithm.dynamic_sampling
-    return section.max_rounds if section else 0
-
-
 REWARD_CHECKS = (
     Check(
         name="reward_dead",
@@ -251,17 +246,5 @@ REWARD_CHECKS = (
         quiet=mostly_right,
         says="dynamic sampling filters out {value:.0%} of the prompts, not below {threshold:.0%}",
         remedy=f"{BIGGER_GROUPS}, or take prompts that are neither solved nor hopeless",
-    ),
-    Check(
-        name="generation_rounds",
-        reads=("train/num_gen_batches",),
-        threshold=lambda recipe: max(2, _max_rounds(recipe) - 1),
-        applies=lambda recipe: _max_rounds(recipe) > 0,
-        quiet=mostly_right,
-        says="filling the batch took {value:.0f} generation rounds, next to the limit",
-        remedy=(
-            "raise rl.algorithm.dynamic_sampling.batch_factor or max_rounds, or take prompts of"
-            " middling difficulty"
-        ),
     ),
 )

@@ -19,12 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from rlcore.recipes.redaction import redact
 from rlcore.report import evaluation, samples
 from rlcore.report.draw import Panel, curves, gap_panel, picture
-from rlcore.report.facts import (
-    RL,
-    Ending,
-    Facts,
-    gather,
-)
+from rlcore.report.facts import RL, Ending, Facts, gather
 from rlcore.report.text import PHASES, clean, cut, duration, number, shortened
 from rlcore.report.timeline import timeline_of, timeline_png
 from rlcore.results.compare import Section

@@ -16,7 +16,7 @@ artifacts, with the ``kind`` and ``key`` of the artifact in front, and the ``rec
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,33 +100,23 @@ def describe(view: str) -> list[Column]:
 def selected(
     store: ArtifactReader, sql: str, on_damage: Callable[[str], None] | None
 ) -> Iterator[duckdb.DuckDBPyRelation]:
-    """Yield the SELECT as a relation, to be fetched within the block; see ``query``."""
-    with ExitStack() as opened:
+    """Yield the SELECT as a relation over the views that it names, to be fetched within the block;
+    see ``query``."""
+    with duckdb.connect(config=ALONE) as connection:
         try:
-            yield _relation(opened, store, sql, on_damage)
+            tokens = _tokens(sql)
+            _refuse_other_than_one_select(connection, sql, tokens)
+            index = Index(connection, store)
+            index.load(on_damage)
+            views = Views(connection, index, on_damage)
+            views.create({token.name for token in tokens})
+            index.save()
+            _confine(connection, views.paths)
+            yield connection.sql(sql)
         except duckdb.Error as error:
             raise UserError(
                 f"the query failed: {reason_of(error)}; views: {', '.join(NAMES)}"
             ) from None
-
-
-def _relation(
-    opened: ExitStack,
-    store: ArtifactReader,
-    sql: str,
-    on_damage: Callable[[str], None] | None,
-) -> duckdb.DuckDBPyRelation:
-    """Return the SELECT, bound, over the views that it names."""
-    connection = opened.enter_context(duckdb.connect(config=ALONE))
-    tokens = _tokens(sql)
-    _refuse_other_than_one_select(connection, sql, tokens)
-    index = Index(connection, store)
-    index.load(on_damage)
-    views = Views(connection, index, on_damage)
-    views.create({token.name for token in tokens})
-    index.save()
-    _confine(connection, views.paths)
-    return connection.sql(sql)
 
 
 def _confine(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:

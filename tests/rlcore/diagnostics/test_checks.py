@@ -95,13 +95,6 @@ TROUBLES = [
         recipe="quickstart-dapo",
     ),
     Trouble(
-        "generation_rounds",
-        fixed(train__num_gen_batches=9.0),
-        reported=10,
-        says="took 9 generation rounds",
-        recipe="quickstart-dapo",
-    ),
-    Trouble(
         "dead_updates",
         lambda iteration, metrics: {
             "actor/zero_gradient_steps": float(iteration < 20),
@@ -203,14 +196,6 @@ TROUBLES = [
         },
         reported=13,
         says="times as long as at first",
-    ),
-    Trouble(
-        "overlong_never_acts",
-        fixed(response_length__max=30.0),
-        reported=20,
-        says="from 32 tokens on and the longest response had 30",
-        start=1,
-        recipe="quickstart-dapo",
     ),
     Trouble(
         "aborted_responses", fixed(response__aborted_ratio=0.2), reported=10, says="20% of the"
