@@ -1,5 +1,6 @@
 """The errors of a recipe as sentences: dotted path, value, rule, remedy."""
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, get_args
@@ -25,13 +26,13 @@ REMEDIES = {
 @cache
 def recipe_keys() -> tuple[str, ...]:
     """Return the dotted keys of a recipe; 0 is any index of a list."""
-    return tuple(dict.fromkeys(_keys(Recipe, "")))
+    return tuple(dict.fromkeys(key for key, _ in _keys(Recipe, "")))
 
 
-def _keys(model: type[BaseModel], path: str) -> Iterator[str]:
+def _keys(model: type[BaseModel], path: str) -> Iterator[tuple[str, type[BaseModel]]]:
     for name, field in model.model_fields.items():
         key = f"{path}.{name}" if path else name
-        yield key
+        yield key, model
         kind = str(field.annotation).partition("[")[0]
         listed = {"tuple": ".0", "dict": f".{NAMED}"}.get(kind, "")
         for inner in _models_in(field.annotation):
@@ -58,28 +59,57 @@ def sentences(name: str, error: ValidationError) -> list[str]:
             len(p) > len(each["loc"]) and p[: len(each["loc"])] == each["loc"] for p in places
         )
     ]
-    found = (said for each in real for said in _sentences(each))
+    found = (f"{said}{_see(place)}" for each in real for place, said in _sentences(each))
     return [f"recipe '{name}': {sentence}" for sentence in dict.fromkeys(found)]
 
 
-def _sentences(error: Any) -> Iterator[str]:
-    parts, fields, here = _located(error["loc"])
+def _see(key: str) -> str:
+    """Return where the reference has the section around the dotted ``key``; "" for none.
+
+    A section that is chosen by its kind counts as part of the one around it.
+    """
+    if not key:
+        return ""
+    sections = _sections()
+    while key and key not in sections:
+        key = key.rpartition(".")[0]
+    return f" (docs/reference/recipe.md#{key.replace('.', '').lower() or 'top-level'})"
+
+
+@cache
+def _sections() -> frozenset[str]:
+    def is_plain(model: type[BaseModel]) -> bool:
+        kind = model.model_fields.get("kind")
+        return kind is None or len(get_args(kind.annotation)) != 1
+
+    return frozenset(key.rpartition(".")[0] for key, model in _keys(Recipe, "") if is_plain(model))
+
+
+def _first_named(rule: str) -> str:
+    """Return the first key that a rule between sections names; "" where it names none."""
+    named = re.findall(r"[a-z_]+(?:\.[a-z_]+)+", rule)
+    return next((key for key in named if key in recipe_keys()), "")
+
+
+def _sentences(error: Any) -> Iterator[tuple[str, str]]:
+    """Yield the dotted key that is wrong, as ``recipe_keys`` has it, and what is said of it."""
+    parts, place, fields, here = _located(error["loc"])
     path = ".".join(parts)
     if error["type"] == "extra_forbidden":
-        yield (
-            f"{path} is not a known key{_meant(parts, fields)}; valid keys there:"
-            f" {', '.join(sorted(fields))}"
-        )
+        meant = _meant(parts, fields)
+        listed = ", ".join(sorted(fields))
+        yield place, f"{path} is not a known key{meant}; valid keys there: {listed}"
     elif error["type"] == "missing":
-        yield f"{path} is required; add it to the recipe"
+        yield place, f"{path} is required; add it to the recipe"
     else:
         value = error["input"]
         shown = "" if isinstance(value, dict | BaseModel) else f" = {_short(value)}"
         if error["type"] == OWN_RULE:
             for rule in error["msg"].removeprefix("Value error, ").split("\n"):
-                yield f"{path}{shown}: {_lower(rule)}" if path else rule
+                said = f"{path}{shown}: {_lower(rule)}" if path else rule
+                yield place or _first_named(rule), said
         else:
-            yield f"{path}{shown} is refused: {_rule(error, here)}"
+            yield place, f"{path}{shown} is refused: {_rule(error, here)}"
 
 
 def _meant(parts: Sequence[str], fields: Sequence[str]) -> str:
@@ -122,14 +152,14 @@ def _lower(text: str) -> str:
 
 def _located(
     location: Sequence[str | int],
-) -> tuple[list[str], list[str], list[type[BaseModel]]]:
-    """Return the keys of a pydantic location, the field names of the section that holds the last
-    one, and the sections that the last one itself may be.
+) -> tuple[list[str], str, list[str], list[type[BaseModel]]]:
+    """Return the keys of a pydantic location, all of them as ``recipe_keys`` has them, the field
+    names of the section that holds the last one, and the sections that the last one itself may be.
 
     pydantic also names the member of a union that it tried, by its ``kind``; a recipe has no such
     key.
     """
-    parts: list[str] = []
+    parts, places = list[str](), list[str]()
     sections: list[type[BaseModel]] = [Recipe]
     inner = sections
     is_name = False  # the next part is one that the user chose, e.g. of a judge
@@ -141,6 +171,7 @@ def _located(
         if part == "[key]":  # pydantic's mark of a name that is refused, which comes before it
             continue
         parts.append(str(part))
+        places.append("0" if isinstance(part, int) else NAMED if is_name else part)
         if isinstance(part, int) or is_name:
             is_name = False
             continue
@@ -148,4 +179,5 @@ def _located(
         found = [m.model_fields[part].annotation for m in sections if part in m.model_fields]
         inner = _models_in(found[0]) if found else []
         is_name = bool(inner) and str(found[0]).startswith("dict")
-    return parts, [field for section in sections for field in section.model_fields], inner
+    fields = [field for section in sections for field in section.model_fields]
+    return parts, ".".join(places), fields, inner

@@ -1,5 +1,6 @@
 """All errors of a recipe at once, each in one sentence on a line of its own."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from flows.cli import main
 from flows.paths import RECIPES
+from flows.reference import REFERENCE
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 
@@ -74,3 +76,28 @@ def test_each_error_is_one_sentence_with_its_remedy(
 ) -> None:
     (line,) = refusal(overrides)
     assert sentence in line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "anchor"),
+    [
+        ({"rl.iteratons": 3}, "rl"),
+        ({"rl.rollout.num_generation": 8}, "rlrollout"),
+        ({"seed": "x"}, "top-level"),
+        ({"data.sources": [{"kind": "arithmetic", "trian": 5}]}, "data"),
+        ({"model.max_tokens": 64}, "data"),  # a rule between sections: the first key that it names
+        ({"evaluate.checkpoints": ["sft"]}, "evaluate"),
+        ({"rl.critic.init": "policy"}, "rl"),  # a rule of a section
+        ({"model.adapter.rank": 0}, "modeladapter"),
+        ({"reward_models.mine.dtype": "x"}, "reward_modelsname"),
+    ],
+)
+def test_an_error_ends_with_the_place_of_its_section_in_the_reference(
+    overrides: dict[str, Any], anchor: str
+) -> None:
+    headings = re.findall(r"(?m)^#+ (.+)$", REFERENCE.read_text(encoding="utf-8"))
+    assert anchor in {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings}
+    with pytest.raises(UserError) as refused:
+        load_recipe("quickstart", overrides, directory=RECIPES)
+    ends = [line.rpartition("#")[2] for line in str(refused.value).splitlines()]
+    assert f"{anchor})" in ends, str(refused.value)
