@@ -73,6 +73,8 @@ def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSectio
     if facts.completions is not None:
         why = "Prompts of the test split and what each checkpoint answers."
         yield told("completions", why)
+    if facts.pairs:
+        yield told("compared", "Answers that a judge compared, and which it prefers.")
     if facts.export:
         yield told("export", "Where the exported model is.")
     shown = (facts.stages, facts.recorded and facts.recorded.best)
