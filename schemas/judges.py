@@ -1,12 +1,13 @@
-"""Recipe section ``judges``: language models behind a URL that say what a response is worth.
+"""Recipe section ``judges``: language models behind a URL that say what a response is worth, or
+which of two is better.
 
 A judge is named in ``judges`` and used by name: ``reward.functions: [{name: judge, options: {judge:
-NAME}}]``.
+NAME}}]``; one that compares by ``ranked_by: judge:NAME`` and ``evaluate.win_rate.judge: NAME``.
 """
 
 import string
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -16,9 +17,12 @@ from schemas.names import ENVIRONMENT, JUDGE, is_model
 from schemas.rl import RewardFunction, RewardSection
 from schemas.section import Section, rule
 
-FIELDS = ("response", "prompt", "ground_truth")  # placeholders of a template
+PAIR = ("response_a", "response_b")  # placeholders of two responses that are compared
+FIELDS = ("response", "prompt", "ground_truth", *PAIR)  # placeholders of a template
+COMPARISONS = {"A": 1.0, "B": 0.0, "tie": 0.5}  # verdicts on a pair -> what its first is worth
 # Where and how a judge is asked, not what it says: in no cache key.
 NOT_OF_THE_VERDICT = {"url", "key_env", "limits", "max_calls"}
+REFERENCE = "reference"  # the rows' own answers, which checkpoints are compared with
 
 Score = Annotated[float, Field(ge=0, le=1)]
 
@@ -49,8 +53,9 @@ class Judge(Section):
     url: str = Field(description="of an OpenAI-compatible API, e.g. http://127.0.0.1:8000/v1")
     model: str = Field(min_length=1, description="its name there")
     template: str = Field(
-        description="what is asked, with {response}, and {prompt} or {ground_truth} as needed; how"
-        " to answer is added. A literal brace is written twice"
+        description="what is asked, with {response}, or {response_a} and {response_b} to compare"
+        " two (its verdicts are A, B and tie), and {prompt} or {ground_truth} as needed; how to"
+        " answer is added. A literal brace is written twice"
     )
     key_env: str | None = Field(
         default=None,
@@ -85,8 +90,15 @@ class Judge(Section):
     limits: JudgeLimits = JudgeLimits()
 
     @property
+    def is_pairwise(self) -> bool:
+        """Whether it compares two responses."""
+        return any(f"{{{name}}}" in self.template.replace("{{", "") for name in PAIR)
+
+    @property
     def scores(self) -> dict[str, float]:
-        """What a verdict may say -> its score, from 0 to 1."""
+        """What a verdict may say -> its score, from 0 to 1; of a pair, that of the first."""
+        if self.is_pairwise:
+            return COMPARISONS
         if self.scale is None:
             return dict(self.choices or {})
         low, high = self.scale
@@ -128,15 +140,29 @@ class Judge(Section):
                 return
         if any(spec or conversion for _, _, spec, conversion in parts):
             yield "template formats a placeholder; write its name alone, e.g. {response}"
-        if named.count("response") != 1:
+        judged = PAIR if self.is_pairwise else ("response",)
+        for field in judged:
+            if named.count(field) != 1:
+                yield (
+                    f"template holds {{{field}}} {named.count(field)} times; write it once, where"
+                    " the response that is judged belongs"
+                )
+        if self.is_pairwise and "response" in named:
             yield (
-                f"template holds {{response}} {named.count('response')} times; write it once, where"
-                " the response that is judged belongs"
+                "template holds {response} and compares two responses; write {response_a} and"
+                " {response_b} alone"
             )
 
     @rule
     def _verdicts_differ(self) -> Iterator[str]:
-        if (self.choices is None) == (self.scale is None):
+        if self.is_pairwise:
+            for name in ("choices", "scale", "correct_from"):
+                if getattr(self, name) is not None:
+                    yield (
+                        f"{name} is set and the template compares two responses, on which a verdict"
+                        " is A, B or tie; leave it out"
+                    )
+        elif (self.choices is None) == (self.scale is None):
             state = "neither is" if self.choices is None else "both are"
             yield f"{state} set of choices and scale; set exactly one of them"
         elif self.scale is not None and not 1 <= self.scale[1] - self.scale[0] <= 100:
@@ -155,6 +181,39 @@ class Judge(Section):
         lowered = [choice.casefold() for choice in self.choices or ()]
         if len(set(lowered)) < len(lowered):
             yield "choices differ in capitals only; give them different words"
+
+
+class WinRate(Section):
+    """How often a judge prefers a checkpoint's greedy answers to others; each pair is read in both
+    orders (docs/do/evaluate.md)."""
+
+    judge: str = Field(description="name in the section judges of one that compares two responses")
+    against: Literal["base", "sft", "preference", "reference"] = Field(
+        default="sft",
+        description="whose answers those of later checkpoints are compared with; reference = the"
+        " rows' ground_truth",
+    )
+
+    def compared(self, checkpoints: Collection[str]) -> list[str]:
+        """Return those of ``checkpoints`` whose answers are compared with those of ``against``."""
+        order = ("base", "sft", "preference", "rl")
+        if self.against == REFERENCE:
+            return list(checkpoints)
+        later = order[order.index(self.against) + 1 :]
+        there = self.against in checkpoints
+        return [name for name in checkpoints if there and name in later]
+
+
+def win_rate_rules(recipe: Any) -> Iterator[str]:
+    """Yield a sentence where ``evaluate.win_rate`` has nothing to compare."""
+    section, evaluated = recipe.evaluate.win_rate, list(recipe.evaluate.checkpoints)
+    there = [name for name in evaluated if name == "base" or name in recipe.policies]
+    if section is not None and not section.compared(there):
+        yield (
+            f"evaluate.win_rate.against = {section.against!r} leaves nothing to compare, as of"
+            f" evaluate.checkpoints = {evaluated} this recipe makes {', '.join(there) or 'none'};"
+            " name one that is evaluated and not the last, or reference"
+        )
 
 
 Judges = Annotated[
@@ -186,8 +245,14 @@ def judges_used(
     return {name: judges[name] for name in named if name is not None}
 
 
-def misused(judges: Mapping[str, Judge], reward: RewardSection) -> Iterator[str]:
-    """Yield a sentence for each rule between ``judges`` and ``reward`` that a recipe breaks."""
+def misused(
+    judges: Mapping[str, Judge], reward: RewardSection, comparing: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield a sentence for each rule between ``judges`` and who asks them that a recipe breaks.
+
+    ``comparing``: names of judges by the dotted path of what has them compare responses.
+    """
+    there = f"there are {', '.join(judges)}" if judges else "there is none"
     named = [judge_of(function) for function in reward.functions]
     for index, (function, name) in enumerate(zip(reward.functions, named, strict=True)):
         if function.name != JUDGE:
@@ -197,15 +262,31 @@ def misused(judges: Mapping[str, Judge], reward: RewardSection) -> Iterator[str]
                 f"reward.functions[{index}].options = {function.options} must name a judge and"
                 " nothing else; write {judge: NAME}, a name of the section judges"
             )
+        elif name in judges and judges[name].is_pairwise:
+            yield (
+                f"reward.functions[{index}].options.judge = {name!r} compares two responses and a"
+                f" reward is of one; put {{response}} into judges.{name}.template"
+            )
         elif name not in judges:
-            there = f"there are {', '.join(judges)}" if judges else "there is none"
             yield (
                 f"reward.functions[{index}].options.judge = {name!r} is not in the section judges,"
                 f" {there}{did_you_mean(name, judges)}; add judges.{name}"
             )
+    for path, name in comparing.items():
+        if name not in judges:
+            yield (
+                f"{path} = {name!r} is not in the section judges, {there}"
+                f"{did_you_mean(name, judges)}; add judges.{name}"
+            )
+        elif not judges[name].is_pairwise:
+            yield (
+                f"{path} = {name!r} judges single responses and two are compared; put"
+                f" {{response_a}} and {{response_b}} into judges.{name}.template"
+            )
     every_name_is_good = all(f.name != JUDGE or judge_of(f) in judges for f in reward.functions)
+    every_name_is_good = every_name_is_good and judges.keys() >= set(comparing.values())
     for name, judge in judges.items():
-        if name not in named and every_name_is_good:
+        if name not in [*named, *comparing.values()] and every_name_is_good:
             yield (
                 f"judges.{name} is asked by no reward function; add {{name: {JUDGE}, options:"
                 f" {{judge: {name}}}}} to reward.functions or remove it"

@@ -54,3 +54,10 @@ def term_name(name: str, options: Mapping[str, Any]) -> str:
     """Return the name of a term of the reward in parts and metrics: that of its function, and of
     its judge where it asks one; a file's wherever it lies."""
     return f"{name}/{options.get('judge')}" if name == JUDGE else portable_name(name)
+
+
+def ranking_term(ranked_by: str) -> str:
+    """Return the term of the reward, as ``term_name``, that ``ranked_by`` of preferences names:
+    'judge:NAME' is that of a judge, everything else the name of a function."""
+    kind, _, name = ranked_by.partition(":")
+    return term_name(JUDGE, {"judge": name}) if kind == JUDGE and name else portable_name(ranked_by)

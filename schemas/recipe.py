@@ -17,7 +17,7 @@ from schemas.errors import did_you_mean
 from schemas.evolve import EvolveSection
 from schemas.generators import EnvironmentSource
 from schemas.hardware import HardwareSection
-from schemas.judges import Judges, may_verify, misused
+from schemas.judges import Judges, WinRate, judge_of, may_verify, misused, win_rate_rules
 from schemas.licenses import LicenseName
 from schemas.model import ModelSection
 from schemas.names import (
@@ -27,11 +27,17 @@ from schemas.names import (
     REWARD_MODEL,
     brought_model,
     is_model,
+    ranking_term,
 )
 from schemas.optimizer import Optimizer, Schedule
 from schemas.preference import PreferenceSection, export_rules
 from schemas.retrain import RetrainSection, retrain_rules
-from schemas.reward_model import BroughtRewardModels, RewardModelSection, SampledPreferences
+from schemas.reward_model import (
+    BroughtRewardModels,
+    RewardModelSection,
+    SampledPreferences,
+    ranking_rules,
+)
 from schemas.rl import GapBound, RewardSection, RLSection, rest_of
 from schemas.rollout import with_rollout_stop
 from schemas.sampling import StopTexts, Temperature
@@ -77,6 +83,7 @@ class EvaluateSection(Section):
     completions_shown: int = Field(
         default=8, ge=0, description="sample completions on the run page"
     )
+    win_rate: WinRate | None = Field(default=None, description="null = no judge compares answers")
 
     @model_validator(mode="before")
     @classmethod
@@ -155,6 +162,26 @@ class Recipe(Section):
 
     _answers_end_alike = model_validator(mode="before")(with_rollout_stop)
 
+    @property
+    def sampled_preferences(self) -> dict[str, SampledPreferences]:
+        """The preferences that are sampled, by dotted path."""
+        section = self.reward_model.preferences if self.reward_model else None
+        sampled = isinstance(section, SampledPreferences)
+        return {"reward_model.preferences": section} if sampled else {}
+
+    @property
+    def comparing(self) -> dict[str, str]:
+        """Names of the judges that compare responses, by the dotted path of what asks them."""
+        scoring = {judge_of(function) for function in self.reward.functions}
+        found = {
+            f"{path}.ranked_by": section.judge
+            for path, section in self.sampled_preferences.items()
+            if section.judge is not None and section.judge not in scoring
+        }
+        if self.evaluate.win_rate is not None:
+            found["evaluate.win_rate.judge"] = self.evaluate.win_rate.judge
+        return found
+
     def slice_for(self, stage: str) -> dict[str, Any]:
         """Return the JSON-ready part of the recipe that ``stage`` depends on."""
         part = own_part(self, stage)
@@ -165,10 +192,20 @@ class Recipe(Section):
         elif "reward" in part:
             terms = [{**f.identity, "weight": f.weight} for f in self.reward.functions]
             part["reward"]["functions"] = terms
-        if "reward" in part and self.judges:
-            part["judges"] = {name: judge.identity for name, judge in self.judges.items()}
-        if stage != REWARD_MODEL and "reward" in part and self.reward_models:
-            part["reward_models"] = {n: one.identity for n, one in self.reward_models.items()}
+        asked = [judge_of(function) for function in self.reward.functions]
+        asked += [name for path, name in self.comparing.items() if path.startswith(f"{stage}.")]
+        judges = {name: judge.identity for name, judge in self.judges.items() if name in asked}
+        if "reward" in part and judges:
+            part["judges"] = judges
+        models = self.reward_models
+        if stage == REWARD_MODEL:
+            ranked = (part[stage] or {}).get("preferences", {})
+            if "ranked_by" in ranked:
+                ranked["ranked_by"] = ranking_term(ranked["ranked_by"])
+            ranks = brought_model(ranked.get("ranked_by", ""))
+            models = {name: model for name, model in models.items() if name == ranks}
+        if "reward" in part and models:
+            part["reward_models"] = {name: model.identity for name, model in models.items()}
         if self.environment is not None and stage in _stages_of_environment(self):
             part["environment"] = self.environment.identity
         return part
@@ -238,6 +275,7 @@ class Recipe(Section):
         yield from _context_rules(self)
         yield from retrain_rules(self)
         yield from export_rules(self)
+        yield from win_rate_rules(self)
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -293,19 +331,14 @@ class Recipe(Section):
 
     @rule
     def _has_verdicts_where_needed(self) -> Iterator[str]:
-        yield from misused(self.judges, self.reward)
+        yield from misused(self.judges, self.reward, self.comparing)
         algorithm = self.rl.algorithm
         rule_rewards = [f for f in self.reward.functions if may_verify(f, self.judges)]
         filtered = algorithm.dynamic_sampling
         by_verdict = filtered is not None and filtered.metric == "accuracy"
         positive = algorithm.positive_nll
-        section = self.reward_model
-        if not rule_rewards and section and isinstance(section.preferences, SampledPreferences):
-            yield (
-                "reward_model.preferences of kind 'samples' are ranked by correctness and"
-                " reward.functions holds no function that checks it; add one, of weight 0 if it"
-                " must not be trained on"
-            )
+        for path, section in self.sampled_preferences.items():
+            yield from ranking_rules(path, section, self)
         if not rule_rewards and by_verdict:
             yield (
                 "rl.algorithm.dynamic_sampling.metric = 'accuracy' and reward.functions holds no"

@@ -25,6 +25,8 @@ _CRON = (
 _LONGEST = dict(enumerate((31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), 1))  # days, by month
 _PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
 
+WIN_RATE = "win_rate"  # among metrics and guards
+
 
 class RetrainSection(Section):
     """Retraining behind a gate (docs/do/retrain.md); it is in no cache key."""
@@ -42,10 +44,11 @@ class RetrainSection(Section):
         description="what training begins with: the recipe's model, or the champion's export, on"
         " which RL continues without another SFT",
     )
-    metric: Literal["accuracy", "sampled_accuracy", "score"] = Field(
+    metric: Literal["accuracy", "sampled_accuracy", "score", "win_rate"] = Field(
         default="accuracy",
         description="what champion and candidate are compared by, per test prompt: whether the"
-        " greedy answer is right, share of right sampled answers, reward of the greedy answer",
+        " greedy answer is right, share of right sampled answers, reward of the greedy answer,"
+        " which of the two greedy answers the judge of evaluate.win_rate prefers",
     )
     primary: str = Field(
         default="all",
@@ -54,7 +57,9 @@ class RetrainSection(Section):
         " or source:subset",
     )
     guards: tuple[str, ...] = Field(
-        default=(), description="sets on which it must not lose more than margin"
+        default=(),
+        description="sets on which it must not lose more than margin; win_rate = all prompts, by"
+        " the judge of evaluate.win_rate: 0.5 less margin must be won, whatever metric is",
     )
     margin: float = Field(
         default=0.01, ge=0, description="in units of metric: 0.01 = a hundredth of the accuracy"
@@ -71,6 +76,11 @@ class RetrainSection(Section):
         description="hub model repository (owner/name) that a new champion is uploaded to, private"
         " where it is made; null = none",
     )
+
+    @property
+    def compares(self) -> bool:
+        """Whether a judge compares the answers of champion and candidate."""
+        return WIN_RATE in (self.metric, *self.guards)
 
     @field_validator("cron")
     @classmethod
@@ -163,12 +173,18 @@ def retrain_rules(recipe: Any) -> Iterator[str]:
             "retrain.metric = 'sampled_accuracy' and evaluate.samples = 1 samples none; raise"
             " evaluate.samples, or set retrain.metric to 'accuracy'"
         )
-    if section.metric != "score" and not any(
+    if section.metric not in ("score", WIN_RATE) and not any(
         may_verify(function, recipe.judges) for function in recipe.reward.functions
     ):
         yield (
             f"retrain.metric = '{section.metric}' and reward.functions holds no function that"
             " checks correctness; add one of weight 0, or set retrain.metric to 'score'"
+        )
+    if section.compares and recipe.evaluate.win_rate is None:
+        key = "metric" if section.metric == WIN_RATE else "guards"
+        yield (
+            f"retrain.{key} names win_rate and evaluate.win_rate is null, whose judge compares the"
+            " answers; set evaluate.win_rate.judge"
         )
     ptx = recipe.rl.ptx
     if section.start == "champion" and ptx is not None and ptx.path is None:

@@ -6,16 +6,29 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.data import GSM8K_INSTRUCTION
+from schemas.errors import did_you_mean
+from schemas.judges import may_verify
+from schemas.names import JUDGE, REWARD_MODEL, ranking_term, term_name
 from schemas.optimizer import Optimizer, Schedule, rest_of
 from schemas.sampling import StopTexts, Temperature
 from schemas.section import Section, rule
 
+VERIFIER = "verifier"
+
 
 class SampledPreferences(Section):
-    """Responses of the warm-started policy to the dataset's prompts, ranked by the verdicts of the
-    reward functions: correct, wrong, malformed."""
+    """Responses of the warm-started policy to the dataset's prompts, ranked by verdicts of the
+    reward functions (correct, wrong, malformed), by the scores of one of them, or in pairs by a
+    judge."""
 
     kind: Literal["samples"] = Field(default="samples", description="samples of the policy")
+    ranked_by: str = Field(
+        default=VERIFIER,
+        description="verifier = verdicts on correctness; a name in reward.functions, whose scores"
+        " rank (weight 0 if it must not be trained on), as package.module:function or"
+        " reward_model:NAME; judge:NAME = a judge that compares two, asked about each pair in both"
+        " orders",
+    )
     prompts: int = Field(default=1024, ge=1, description="training prompts sampled, at most")
     validation_prompts: int = Field(
         default=256, ge=1, description="held-out prompts sampled, at most; for the stage's figures"
@@ -45,6 +58,17 @@ class SampledPreferences(Section):
                 "max_responses": max(fewest, cls.model_fields["max_responses"].default),
             }
         return values
+
+    @property
+    def responses(self) -> int:
+        """Responses sampled, at most."""
+        return (self.prompts + self.validation_prompts) * self.max_responses
+
+    @property
+    def judge(self) -> str | None:
+        """The judge NAME of ``ranked_by``: judge:NAME; None where it names none."""
+        kind, _, name = self.ranked_by.partition(":")
+        return name if kind == JUDGE else None
 
     @rule
     def _range_is_one(self) -> Iterator[str]:
@@ -142,3 +166,29 @@ class RewardModelSection(Section):
     )
     checkpoint_every: int = Field(default=200, ge=1, description="steps between checkpoints")
     optimizer: Annotated[Optimizer, rest_of(_OPTIMIZER)] = _OPTIMIZER
+
+
+def ranking_rules(path: str, section: SampledPreferences, recipe: Any) -> Iterator[str]:
+    """Yield a sentence where nothing can rank the samples of ``section``, which is at ``path`` of
+    ``recipe``."""
+    by, functions = section.ranked_by, recipe.reward.functions
+    if by == VERIFIER:
+        if not any(may_verify(function, recipe.judges) for function in functions):
+            yield (
+                f"{path} of kind 'samples' are ranked by correctness and reward.functions holds no"
+                " function that checks it; add one, of weight 0 if it must not be trained on, or"
+                f" set {path}.ranked_by"
+            )
+        return
+    terms = [term_name(function.name, function.options) for function in functions]
+    if ranking_term(by) not in terms and f"{path}.ranked_by" not in recipe.comparing:
+        yield (
+            f"{path}.ranked_by = {by!r} is not in reward.functions"
+            f"{did_you_mean(ranking_term(by), terms)}; add it there, of weight 0 if it must not be"
+            f" trained on, or name {VERIFIER} or judge:NAME"
+        )
+    elif by == REWARD_MODEL:
+        yield (
+            f"{path}.ranked_by = {by!r} is the model that is to be trained on these ranks; name one"
+            " that you bring as reward_model:NAME"
+        )

@@ -52,7 +52,9 @@ IN_KEYS_IF_SET = (
     ("rl", "algorithm", "importance_correction", "low"),
     ("rl", "algorithm", "importance_correction", "reject"),
     ("evaluate", "stop"),
+    ("evaluate", "win_rate"),
     ("reward_model", "preferences", "stop"),
+    ("reward_model", "preferences", "ranked_by"),
 )
 
 # Sections with a path, as sources.

@@ -24,6 +24,7 @@ TABLES: dict[str, str] = {
     "spans": "when each part of an RL iteration was under way, and each engine",
     "eval_results": "figures of each evaluated checkpoint; those of runs are on the test split",
     "completions": "what evaluation drew, with the verdicts",
+    "win_pairs": "pairs of answers that a judge compared (evaluate.win_rate)",
     "evolve_answers": "answers of evolving, by problem and round, and the independent samples",
     "evolve_verdicts": "what each verifier said of such an answer",
     "evolve_scores": "what these answers were worth, scored at the end",

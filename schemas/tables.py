@@ -339,6 +339,23 @@ EVOLVE_SCORES = table(
     is_chosen=boolean("whether the answer is the first of the memory after the last round"),
 )
 
+_WORTH = "what answer is worth against other where the judge read it {}: 1 won, 0.5 tie, 0 lost"
+WIN_PAIRS = table(
+    once("an_answer_is_compared_once", "checkpoint", "uid"),
+    checkpoint=string("whose answer it is, as completions.checkpoint"),
+    against=string("whose answer it is compared with: a checkpoint, or reference"),
+    uid=string("the prompt: prompts.uid"),
+    data_source=string("task, by verl's name"),
+    subset=string("test split of the source"),
+    prompt=string("text of the prompt's messages, a line break between them"),
+    answer=string("the greedy answer; of an episode all that was said"),
+    other=string("what it is compared with"),
+    before=float64(_WORTH.format("first") + "; null without a verdict", nullable=True),
+    after=float64(_WORTH.format("second") + "; null without a verdict", nullable=True),
+    asked=boolean("false where both answers are equal, which are a tie that nobody read"),
+    verdicts=string(_VERDICTS, nullable=True),
+)
+
 PREFERENCES = table(
     once("a_response_stands_once", "uid", "sample"),
     rows("responses_are_not_empty", pl.col("token_ids").list.len() > pl.col("prompt_tokens")),
@@ -434,6 +451,7 @@ TABLES: dict[str, pa.DataFrameSchema] = {
     "spans": SPANS,
     "eval_results": EVAL_RESULTS,
     "completions": COMPLETIONS,
+    "win_pairs": WIN_PAIRS,
     "evolve_answers": EVOLVE_ANSWERS,
     "evolve_verdicts": EVOLVE_VERDICTS,
     "evolve_scores": EVOLVE_SCORES,

@@ -8,6 +8,7 @@ from prefect.logging import get_run_logger
 
 from rlcore.cluster.progress import activity
 from rlcore.engines.pool import load_model_directory
+from rlcore.evaluation.compared import with_win_rates
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.evaluation.evaluate import section_of
 from rlcore.models.files import model_directory
@@ -68,7 +69,8 @@ def evaluate(run: StageRun) -> ArtifactRef:
                 f" [{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
             )
     tokens = sum(int(drawn["num_tokens"].sum()) for drawn in completions)
+    tables = {"eval_results": pl.concat(results), "completions": pl.concat(completions)}
     return run.put(
-        tables={"eval_results": pl.concat(results), "completions": pl.concat(completions)},
+        tables=with_win_rates(tables, recipe, log=get_run_logger().info),
         metadata={"tokens_per_s": tokens / (perf_counter() - began)},
     )

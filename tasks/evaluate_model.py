@@ -14,6 +14,7 @@ from rlcore.data.prepare import prepare
 from rlcore.data.sources import data_digests, model_digests
 from rlcore.engines.pool import load_model_directory
 from rlcore.envs.registry import environment_names
+from rlcore.evaluation.compared import with_win_rates
 from rlcore.evaluation.evaluate import evaluate
 from rlcore.models.base import check_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_directory
@@ -181,4 +182,4 @@ def _tables(
                 split=split,
                 episodes=episodes_of(recipe, engines, workers.environments(), tokenizer),
             )
-    return {"eval_results": results, "completions": completions}
+    return with_win_rates({"eval_results": results, "completions": completions}, recipe, log=log)

@@ -7,10 +7,8 @@ from pathlib import Path
 import polars as pl
 from prefect.logging import get_run_logger
 
-from rlcore.engines.pool import load_model_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
-from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.preference_files import read_preferences
@@ -20,7 +18,6 @@ from rlcore.supervised.preferences import (
     encode,
     fit,
     preference_sequences,
-    sample_preferences,
 )
 from rlcore.supervised.reward_model import (
     PreferenceBatches,
@@ -41,6 +38,7 @@ from schemas.reward_model import (
 from schemas.stages import Stage
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage
+from tasks.runtime.sampled_preferences import sampled_preferences
 from tasks.runtime.stage_run import sampling
 
 PREFERENCES = "preferences"
@@ -100,30 +98,17 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
     if found is not None:
         return found
     section, source = _section(run.recipe), _section(run.recipe).preferences
-    tokenizer = load_tokenizer(policy)
-    prompts = run.store.table(run.parents["dataset"], "prompts")
     match source:
         case SampledPreferences():
             run = sampling(run, policy, kind=PREFERENCES)
-            engines = run.workers.engines(policy)
-            load_model_directory(engines, policy)
-            ranked = sample_preferences(
-                source,
-                prompts,
-                seed=run.recipe.seed,
-                engines=engines,
-                tokenizer=tokenizer,
-                stop_ids=stops_of(policy, tokenizer).ids,
-                scorer=run.workers.rule_rewards().score,
-                reward=run.recipe.reward,
-            )
+            ranked = sampled_preferences(run, source, policy)
         case Gsm8kSolutions() | FilePreferences():
             found = read_preferences(source, run.recipe.data)
-            ranked = encode(found.rows, tokenizer)
+            ranked = encode(found.rows, load_tokenizer(policy))
             ranked = replace(ranked, left_out=found.left_out | ranked.left_out)
     ranked = fit(ranked, section.max_tokens)
     check_pairs(ranked.table)
-    counts = ranked.counts
+    counts, prompts = ranked.counts, run.store.table(run.parents["dataset"], "prompts")
     get_run_logger().info(f"preferences {json.dumps(counts)}")
     if said := contaminated(ranked.table, prompts, "what this reward model leads to"):
         get_run_logger().warning(said)

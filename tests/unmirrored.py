@@ -31,6 +31,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/commands/test_export.py": ("flows/commands/replay.py",),
     "tests/flows/test_completion.py": ("flows/commands/completion.py",),
     "tests/flows/commands/test_evaluate.py": ("tasks/evaluate_model.py",),
+    "tests/flows/test_judged_preferences.py": ("tasks/runtime/sampled_preferences.py",),
     "tests/flows/test_evolve.py": (
         "rlcore/evolve/session.py",
         "tasks/evolve.py",
@@ -83,6 +84,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/report/test_write.py": (
         "rlcore/report/evaluation.py",
         "rlcore/report/samples.py",
+        "rlcore/report/facts.py",
     ),
     "tests/schemas/test_data.py": ("schemas/generators.py",),
     "tests/rlcore/models/test_smollm2.py": ("flows/commands/models.py",),

@@ -28,10 +28,11 @@ from schemas.generators import (
     ProgramsSource,
 )
 from schemas.model import Adapter
-from schemas.names import BASE_MODEL, REWARD_MODEL, is_model, term_name
+from schemas.names import BASE_MODEL, REWARD_MODEL, is_model, ranking_term, term_name
 from schemas.outcomes import FinishReason, Outcome
 from schemas.recipe import Recipe
 from schemas.reward_model import (
+    VERIFIER,
     FilePreferences,
     Gsm8kSolutions,
     RewardModelSection,
@@ -307,7 +308,9 @@ def _reward_model(
 
 def _preferences(section: RewardModelSection) -> str:
     if isinstance(section.preferences, SampledPreferences):
-        return "samples of the policy that RL started with, ranked by the reward functions"
+        by = section.preferences.ranked_by
+        by = "the reward functions" if by == VERIFIER else ranking_term(by)
+        return f"samples of the policy that RL started with, ranked by {by}"
     return _file_of(section.preferences)
 
 

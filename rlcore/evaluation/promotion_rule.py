@@ -22,10 +22,12 @@ import numpy as np
 import polars as pl
 
 from schemas.errors import UserError, did_you_mean
+from schemas.retrain import WIN_RATE
 
 ALPHA = 0.05  # of the first look: an interval leaves this share out, half of it at each end
 LEAST_GAIN = 0.10  # the smallest set is one on which a gain of this size can be told from none
 ALL = "all"  # the set of all prompts
+EVEN = pl.lit(0.5)  # the win rate of equal models
 DRAWS_PER_TAIL = 100  # beyond each end of the interval: the ends move by a few % of its width
 MOST_DRAWS = 100_000
 BLOCK_VALUES = 2**22  # of draws x distinct gains at a time: 32 MB
@@ -148,7 +150,8 @@ def check_sets(rows: pl.DataFrame, primary: str, guards: Sequence[str]) -> None:
     """Raise UserError where ``rows``, one per test prompt, have no set of a name, or too few of it
     for the gate to decide anything."""
     known = set_names(rows)
-    asked = (("primary", primary), *(("guards", guard) for guard in guards))
+    named = [guard for guard in guards if guard != WIN_RATE]  # of all, which hold the primary's
+    asked = (("primary", primary), *(("guards", guard) for guard in named))
     for key, name in asked:
         if name not in known:
             raise UserError(
@@ -173,19 +176,21 @@ def decide(
     guards: Sequence[str] = (),
     margin: float = 0.0,
     look: int = 1,
+    won: pl.DataFrame | None = None,
 ) -> Decision:
     """Return whether ``candidate`` is promoted over ``champion``.
 
     Each is a frame of ``uid``, ``data_source``, ``subset`` and ``value``, the figure of one prompt
     that both are compared by; higher is better. Prompts that only one of them has, as it has no
     score on the other, are left out. ``margin``: how much a guard may lose, in units of ``value``.
-    Raises UserError as ``check_sets`` does.
+    ``won``: as ``candidate``, what its answers are worth against the champion's, for the guard
+    win_rate, whose gain is the win rate less 0.5. Raises UserError as ``check_sets`` does.
     """
     rows = champion.join(candidate.select("uid", new="value"), on="uid", how="inner").sort("uid")
     check_sets(rows, primary, guards)
     alpha = alpha_of(look)
     sets = tuple(
-        _on_set(_of_set(rows, name), name, bound, alpha, is_primary=is_primary)
+        _on_set(_of_set(rows, name, won), name, bound, alpha, is_primary=is_primary)
         for name, bound, is_primary in (
             (primary, 0.0, True),
             *((guard, -margin, False) for guard in guards),
@@ -234,7 +239,9 @@ def gain_interval(gains_P: np.ndarray, alpha: float) -> Interval:
     return Interval(mean, float(low), float(high))
 
 
-def _of_set(rows: pl.DataFrame, name: str) -> pl.DataFrame:
+def _of_set(rows: pl.DataFrame, name: str, won: pl.DataFrame | None = None) -> pl.DataFrame:
+    if name == WIN_RATE and won is not None:
+        return won.with_columns(new="value", value=EVEN)
     if name == ALL:
         return rows
     source, subset = pl.col("data_source"), pl.col("subset")

@@ -355,8 +355,7 @@ def evaluation_tokens(recipe: Recipe, data: DataSize) -> tuple[int, int]:
 
 def preference_tokens(recipe: Recipe) -> int:
     """Return the most tokens that are sampled for preferences, 0 where they are of a file."""
-    source = None if recipe.reward_model is None else recipe.reward_model.preferences
-    if not isinstance(source, SampledPreferences):
-        return 0
-    responses = (source.prompts + source.validation_prompts) * source.max_responses
-    return responses * source.max_new_tokens
+    return sum(
+        section.responses * section.max_new_tokens
+        for section in recipe.sampled_preferences.values()
+    )

@@ -22,7 +22,6 @@ from rlcore.recipes.text import write_yaml
 from schemas.hardware import AUTO
 from schemas.judges import judges_used
 from schemas.recipe import Recipe
-from schemas.reward_model import SampledPreferences
 
 
 def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noqa: B008 - frozen
@@ -73,12 +72,11 @@ def judge_calls(recipe: Recipe, data: DataSize) -> dict[str, int | None]:
     """
     rl, filtered = recipe.rl, recipe.rl.algorithm.dynamic_sampling
     rounds = 1 if filtered is None else filtered.max_rounds
-    section = recipe.reward_model
-    ranked = section.preferences if section is not None else None
-    calls: dict[str, int | None] = {}
-    if isinstance(ranked, SampledPreferences):
-        prompts = ranked.prompts + ranked.validation_prompts
-        calls["reward_model"] = prompts * ranked.max_responses
+    calls: dict[str, int | None] = {
+        path.partition(".")[0]: section.responses
+        for path, section in recipe.sampled_preferences.items()
+        if f"{path}.ranked_by" not in recipe.comparing
+    }
     if rl.enabled:
         calls["rl"] = rl.iterations * sampled_sequences(recipe) * rounds if rounds > 0 else None
         validated = min(rl.validation.prompts, data.validation or rl.validation.prompts)
@@ -93,20 +91,43 @@ def judge_calls(recipe: Recipe, data: DataSize) -> dict[str, int | None]:
 def _judge_lines(recipe: Recipe, data: DataSize) -> Iterator[str]:
     """Yield a line per judge: calls by stage and in all against the ceiling, and a warning where it
     may be reached."""
-    calls = judge_calls(recipe, data)
-    known = sum(count for count in calls.values() if count is not None)
-    open_ends = [stage for stage, count in calls.items() if count is None]
-    parts = ", ".join(
-        f"{stage} {'unknown' if count is None else f'{count:,}'}" for stage, count in calls.items()
-    )
-    most = " and those of ".join([f"{known:,} calls", *open_ends])
-    for name, judge in judges_used(recipe.judges, recipe.reward.functions).items():
+    scoring = judges_used(recipe.judges, recipe.reward.functions)
+    asked = {name: judge_calls(recipe, data) for name in scoring}
+    asked |= {name: pair_calls(recipe, data, name) for name in recipe.comparing.values()}
+    for name, calls in asked.items():
+        judge = recipe.judges[name]
+        known = sum(count for count in calls.values() if count is not None)
+        open_ends = [stage for stage, count in calls.items() if count is None]
+        parts = ", ".join(
+            f"{stage} {'unknown' if count is None else f'{count:,}'}"
+            for stage, count in calls.items()
+        )
+        most = " and those of ".join([f"{known:,} calls", *open_ends])
         yield f"judge {name}: at most {most} ({parts}); max_calls = {judge.max_calls:,}"
         if known > judge.max_calls:
             yield (
                 f"WARNING: judges.{name}.max_calls = {judge.max_calls:,} is less than that; a run"
                 " that reaches it stops, and continues when it is raised"
             )
+
+
+def pair_calls(recipe: Recipe, data: DataSize, judge: str) -> dict[str, int | None]:
+    """Return by stage the calls that compare responses, as ``judge_calls``: two for each pair."""
+    calls: dict[str, int | None] = {
+        path.partition(".")[0]: section.responses * (section.max_responses - 1)
+        for path, section in recipe.sampled_preferences.items()
+        if recipe.comparing.get(f"{path}.ranked_by") == judge
+    }
+    section, test = recipe.evaluate.win_rate, None
+    if section is not None and section.judge == judge:
+        if data.test is not None:
+            test = 2 * sum(min(n, recipe.evaluate.max_prompts or n) for n in data.test)
+        there = [n for n in recipe.evaluate.checkpoints if n == "base" or n in recipe.policies]
+        compared = len(section.compared(there))
+        calls["evaluate"] = None if test is None else compared * test
+        if recipe.retrain is not None and recipe.retrain.compares:
+            calls["gate"] = test
+    return calls
 
 
 def batch_lines(recipe: Recipe, data: DataSize, batches: BatchPlans) -> list[str]:

@@ -21,7 +21,7 @@ from schemas.errors import UserError
 from schemas.names import JUDGE, by_workers
 from schemas.outcomes import FinishReason, Outcome
 from schemas.recipe import Recipe
-from schemas.reward_model import SampledPreferences
+from schemas.reward_model import VERIFIER
 from schemas.rl import RewardFunction
 
 CALLED = 8  # rows that each function is called on
@@ -268,11 +268,11 @@ def _check_verdicts(said: Sequence[_Said], recipe: Recipe) -> None:
             f"rl.algorithm.positive_nll needs verdicts on correctness, {gives}, or set"
             " positive_nll.threshold"
         )
-    if section is not None and isinstance(section.preferences, SampledPreferences):
-        raise UserError(
-            "reward_model.preferences of kind 'samples' are ranked by verdicts on correctness,"
-            f" {gives}"
-        )
+    for path, section in recipe.sampled_preferences.items():
+        if section.ranked_by == VERIFIER:
+            raise UserError(
+                f"{path} of kind 'samples' are ranked by verdicts on correctness, {gives}"
+            )
 
 
 ENGINE_S = 300.0  # an engine of somebody's own imports what vLLM does, which takes minutes at first

@@ -101,8 +101,7 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> StartCheck:
     """
     _check_variables(recipe)
     check_recipe_functions(recipe)
-    if recipe.hardware.ray_address is None:  # else judges are asked elsewhere
-        check_keys(recipe)
+    check_keys(recipe)
     stops = check_model(recipe.model)
     _check_engine(recipe)
     _check_reward_models(recipe, recipe.rl.rollout.max_new_tokens)
@@ -123,8 +122,7 @@ def check_evaluation(recipe: Recipe) -> None:
     check_recipe_functions(recipe)
     _check_reward_models(recipe, recipe.evaluate.max_new_tokens)
     _check_cluster(recipe)
-    if recipe.hardware.ray_address is None:
-        check_keys(recipe)
+    check_keys(recipe)
     check_files(recipe)
     check_sandbox(recipe)
     check_functions(recipe)

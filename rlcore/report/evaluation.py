@@ -8,7 +8,8 @@ import polars as pl
 from rlcore.report.text import number
 
 ACCURACIES = ("greedy/acc", "sampled/avg@", "sampled/pass@", "sampled/maj@")
-SHARES = (*ACCURACIES, "clip_ratio", "unscored", "aborted", "judge_failed")
+WIN_RATE = "win_rate"
+SHARES = (*ACCURACIES, WIN_RATE, "clip_ratio", "unscored", "aborted", "judge_failed")
 ALL = "all"
 
 
@@ -85,6 +86,7 @@ def side_by_side(tables: Mapping[str, pl.DataFrame]) -> EvaluationTable:
     main = [row for row in rows if row.metric.startswith(ACCURACIES)]
     if not main:  # nothing judges correctness
         main = [row for row in rows if row.metric.endswith("/score")]
+    main += [row for row in rows if row.metric.startswith(WIN_RATE)]
     return EvaluationTable(list(tables), main, [row for row in rows if row not in main])
 
 

@@ -16,7 +16,7 @@ from rlcore.diagnostics.watch import Finding, diagnose
 from rlcore.report.draw import RL, Curves, curves
 from rlcore.report.draw import STAGES as TRAINED
 from rlcore.report.evaluation import EvaluationTable, of_checkpoints
-from rlcore.report.samples import Asked, answers_of_checkpoints
+from rlcore.report.samples import Asked, answers_of_checkpoints, pairs_compared
 from rlcore.results.folders import SUMMARY
 from rlcore.results.metrics import metrics_frame
 from rlcore.results.run import Run, StageRecord
@@ -113,6 +113,7 @@ class Facts:
     calibration: pl.DataFrame | None
     eval_results: pl.DataFrame | None
     completions: pl.DataFrame | None
+    win_pairs: pl.DataFrame | None
     seconds: Mapping[str, float]
     rates: Mapping[str, float]
     export: str
@@ -141,6 +142,13 @@ class Facts:
         if self.completions is None:
             return []
         return answers_of_checkpoints(self.completions, self.recipe.evaluate.completions_shown)
+
+    @cached_property
+    def pairs(self) -> list[Asked]:
+        """Answers that a judge compared."""
+        if self.win_pairs is None:
+            return []
+        return pairs_compared(self.win_pairs, self.recipe.evaluate.completions_shown)
 
     @property
     def troubles(self) -> list[Trouble]:
@@ -192,7 +200,7 @@ def gather(
     if evaluated is not None and (rate := evaluated.metadata.get("tokens_per_s")):
         rates["evaluate"] = rate
     state, reason = _state(run, newest, findings, ending)
-    stages = _stages(run, made)
+    stages, given = _stages(run, made), json.loads(newest.overrides)
     return Facts(
         name=run.name,
         flow_run_id=newest.flow_run_id,
@@ -200,10 +208,7 @@ def gather(
         recipe_name=newest.recipe,
         recipe_digest=newest.recipe_digest,
         seed=newest.seed,
-        overrides={
-            key: json.dumps(value, ensure_ascii=False)
-            for key, value in json.loads(newest.overrides).items()
-        },
+        overrides={key: json.dumps(value, ensure_ascii=False) for key, value in given.items()},
         state=state,
         reason=reason,
         verdict=verdict(run.store, policy, completions, eval_results) if policy else "",
@@ -221,6 +226,7 @@ def gather(
         calibration=_table(run, scorer, "calibration"),
         eval_results=eval_results,
         completions=completions,
+        win_pairs=_table(run, evaluated, "win_pairs"),
         seconds=phase_seconds(rl),
         rates=rates,
         export=_exported(run, stages),

@@ -72,6 +72,8 @@ def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSectio
     if facts.completions is not None:
         why = "Prompts of the test split and what each checkpoint answers."
         yield told("completions", why)
+    if facts.pairs:
+        yield told("compared", "Answers that a judge compared, and which it prefers.")
     if facts.export:
         yield told("export", "Where the exported model is.")
     why = "Stages of this run: their artifacts, what they were made from, and by which flow run."

@@ -117,6 +117,24 @@ def answers_of_checkpoints(completions: pl.DataFrame, most: int) -> list[Asked]:
     return asked
 
 
+def pairs_compared(pairs: pl.DataFrame, most: int) -> list[Asked]:
+    """Return at most ``most`` rows of ``win_pairs`` that a judge read, those lost in front."""
+    value = (pl.col("before") + pl.col("after")) / 2
+    read = pairs.filter("asked").with_columns(value=value).sort("value", maintain_order=True)
+    asked = []
+    for row in read.head(most).to_dicts():
+        flips = row["before"] != row["after"]
+        note = "the judge contradicts itself" if flips else "as the judge said in both orders"
+        worth = [row["value"], None if row["value"] is None else 1 - row["value"]]
+        names = (row["checkpoint"], row["against"])
+        answers = [
+            SampledResponse(name, text, won, note)
+            for name, text, won in zip(names, (row["answer"], row["other"]), worth, strict=True)
+        ]
+        asked.append(Asked(row["prompt"], None, answers, row["data_source"]))
+    return asked
+
+
 def scores(run: Run) -> Scores | None:
     """Return how the scores were distributed in up to ``COLUMNS`` iterations; None without any."""
     by_iteration: dict[int, list[float]] = {}

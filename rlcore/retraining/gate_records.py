@@ -9,7 +9,14 @@ from typing import Any
 
 import polars as pl
 
-from rlcore.evaluation.promotion_rule import Decision, Verdict, alpha_of, check_sets, decide
+from rlcore.evaluation.promotion_rule import (
+    EVEN,
+    Decision,
+    Verdict,
+    alpha_of,
+    check_sets,
+    decide,
+)
 from rlcore.results.paired import prompt_values, with_question
 from rlcore.retraining.champions import (
     DECISIONS,
@@ -24,7 +31,7 @@ from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-from schemas.retrain import RetrainSection
+from schemas.retrain import WIN_RATE, RetrainSection
 
 GREEDY = "greedy"
 
@@ -79,12 +86,15 @@ def ask(
     inputs_digest: str,
     recipe_digest: str = "",
     by: str = "",
+    won: pl.DataFrame | None = None,
 ) -> GateDecision:
     """Return whether the export ``candidate`` may follow ``champion``; decided once for what is
     compared, and kept in the store.
 
-    Raises UserError where the two were evaluated on other rows, for a set that is not there or is
-    too small at this look, and where nobody judged what ``section.metric`` needs.
+    ``won``: uid and ``value`` of the prompts on which a judge compared the answers of both
+    (``evaluation.compared.won_prompts``), where the section asks for it. Raises UserError where the
+    two were evaluated on other rows, for a set that is not there or is too small at this look, and
+    where nobody judged what ``section.metric`` needs.
     """
     rows = evaluated_rows(store, side)
     sides = {"evaluation": side.evaluation}
@@ -106,7 +116,7 @@ def ask(
         made = store.find(DECISIONS, f"{name}/{compared.key}")
         if made is None:
             look = looks(store, name, compared.prompts_digest) + 1
-            decision = _decide(store, compared, section, side, champion_side, look)
+            decision = _decide(store, compared, section, side, champion_side, look, won)
             made = record_decision(
                 store, compared, decision, metric=section.metric, recipe_digest=recipe_digest, by=by
             )
@@ -120,6 +130,7 @@ def _decide(
     side: Side,
     champion_side: Side | None,
     look: int,
+    won: pl.DataFrame | None,
 ) -> Decision:
     if champion_side is None:
         check_sets(evaluated_rows(store, side), section.primary, section.guards)
@@ -130,13 +141,20 @@ def _decide(
             " other test rows, which says nothing of which is better; evaluate the champion on the"
             " candidate's rows"
         )
+    if won is not None:
+        won = evaluated_rows(store, side).join(won, on="uid", how="inner")
+    if won is not None and section.metric == WIN_RATE:
+        before, after = won.with_columns(value=EVEN), won
+    else:
+        before, after = (_values(store, each, section.metric) for each in (champion_side, side))
     return decide(
-        _values(store, champion_side, section.metric),
-        _values(store, side, section.metric),
+        before,
+        after,
         primary=section.primary,
         guards=section.guards,
         margin=section.margin,
         look=look,
+        won=won,
     )
 
 

@@ -97,7 +97,11 @@ class JudgeFunction:
 
     def _question(self, row: RewardRow) -> JudgeQuestion:
         return question_of(
-            self._judge, response=row.response, prompt=row.prompt, ground_truth=row.ground_truth
+            self._judge,
+            response=row.response,
+            prompt=row.prompt,
+            ground_truth=row.ground_truth,
+            other=row.other,
         )
 
     def _reward(

@@ -32,6 +32,7 @@ class RewardRow:
     # Only a reward model reads them.
     token_ids: Sequence[int] | None = None
     messages: Sequence[Mapping[str, str]] = ()  # of the prompt; only a reward model reads them
+    other: str | None = None  # the response that a judge compares it with
 
     @classmethod
     def of_prompt(cls, prompt: Mapping[str, Any], **of_response: Any) -> "RewardRow":

@@ -215,9 +215,10 @@ class Workers:
                 engine.start("stamp").result(timeout_s)
             self._log(f"{what} is ready, {monotonic() - began:.0f} s")
 
-    def rule_rewards(self) -> RewardPool:
-        """Return the recipe's reward functions alone, without its reward model, as ``rewards``."""
-        return self._reward_pool(None)
+    def rule_rewards(self, *, brought: bool = False) -> RewardPool:
+        """Return the recipe's reward functions alone, without its reward model, as ``rewards``;
+        with ``brought`` also the models that users bring."""
+        return self._reward_pool(None, self._brought_models() if brought else None)
 
     def rewards(self, reward_model_dir: Path | None) -> RewardPool:
         """Return the recipe's reward, its workers started at the first call.

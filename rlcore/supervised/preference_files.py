@@ -28,7 +28,8 @@ from rlcore.data.sources import GSM8K, read_file
 from rlcore.data.split import content_uid, draw_of, last_for_validation
 from rlcore.models.chat import REASONING, Message
 from rlcore.store.inputs import Read, read_file_digest
-from rlcore.supervised.preferences import RANKS, Ranked
+from rlcore.supervised.preferences import Ranked
+from rlcore.supervised.ranking import RANKS
 from schemas.data import DataSection
 from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences

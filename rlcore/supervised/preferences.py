@@ -1,9 +1,9 @@
 """The Preferences table: responses of one prompt with their ranks, 1 the best, ties allowed; and
-those sampled from the policy, ranked by the verifier."""
+those sampled from the policy."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,20 +15,14 @@ from rlcore.engines.types import Sampling
 from rlcore.models.chat import Message, Refused, encode_demonstrations
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import from_arrays, to_arrays
-from rlcore.rewards.types import Reward, RewardRow
-from rlcore.rewards.unscored_rows import check_unscored
-from rlcore.rollout.episodes import collect, in_order, score
+from rlcore.rollout.episodes import collect, in_order
 from rlcore.rollout.trajectories import Request, Trajectory, joined
+from rlcore.supervised.ranking import Place, Ranking
 from schemas.errors import UserError
-from schemas.outcomes import LEVELS, Outcome
 from schemas.reward_model import SampledPreferences
-from schemas.rl import RewardSection
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
-
-
-RANKS = {level: rank for rank, level in enumerate(LEVELS, start=1)}  # a verifier's ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +43,13 @@ class Ranked:
 @dataclass(frozen=True)
 class Preferences:
     """``table``: the Preferences contract. ``left_out``: responses that are not in it, by
-    reason. ``cut``: responses in it that are not whole."""
+    reason. ``cut``: responses in it that are not whole. ``pairs``: how a judge ranked them, by
+    ``Ranking``."""
 
     table: pl.DataFrame
     left_out: dict[str, int]
     cut: int = 0
+    pairs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -66,6 +62,7 @@ class Preferences:
             counts |= {f"{split}/prompts": prompts, f"{split}/responses": responses}
         levels = self.table.drop_nulls("level").group_by("level").len().sort("level")
         counts |= dict(levels.iter_rows()) | ({"cut": self.cut} if self.cut else {})
+        counts |= {f"pairs/{what}": n for what, n in self.pairs.items()}
         return counts | {f"left_out/{reason}": n for reason, n in self.left_out.items()}
 
 
@@ -116,7 +113,8 @@ def fit(preferences: Preferences, max_tokens: int) -> Preferences:
     fits = pl.col("token_ids").list.len() <= max_tokens
     table = preferences.table.filter(fits)
     long = preferences.table.height - table.height
-    return Preferences(table, preferences.left_out | ({"too_long": long} if long else {}))
+    left_out = preferences.left_out | ({"too_long": long} if long else {})
+    return replace(preferences, table=table, left_out=left_out)
 
 
 def cut(preferences: Preferences, max_tokens: int) -> Preferences:
@@ -129,7 +127,7 @@ def cut(preferences: Preferences, max_tokens: int) -> Preferences:
     long = int((table["token_ids"].list.len() > max_tokens).sum())
     table = table.with_columns(pl.col("token_ids").list.head(max_tokens))
     left_out = preferences.left_out | ({"no_response_left": empty} if empty else {})
-    return Preferences(table, left_out, preferences.cut + long)
+    return replace(preferences, table=table, left_out=left_out, cut=preferences.cut + long)
 
 
 def without_equals(preferences: Preferences) -> Preferences:
@@ -185,9 +183,6 @@ def preference_sequences(table: pl.DataFrame) -> Sequences:
     )
 
 
-Scorer = Callable[[list[RewardRow]], list[Reward]]
-
-
 def sample_preferences(
     section: SampledPreferences,
     prompts: pl.DataFrame,
@@ -196,16 +191,15 @@ def sample_preferences(
     engines: EnginePool,
     tokenizer: Any,
     stop_ids: tuple[int, ...],
-    scorer: Scorer,
-    reward: RewardSection,
+    rank: Callable[[Sequence[Trajectory]], Ranking],
 ) -> Preferences:
-    """Return K responses to each chosen prompt of splits train and validation, as sampled.
+    """Return K responses to each chosen prompt of splits train and validation, as sampled and as
+    ``rank`` orders them.
 
     ``stop_ids``: what ends a turn (``stop_tokens``), besides ``section.stop``. Which prompts, K
     and each response's seed are functions of (seed, uid, sample). Responses that the engine aborted
-    or that could not be scored are left out, and counted. Raises ``UserError`` when a split has no
-    prompts or no function checked correctness, RewardFailureError when more responses have no
-    verdict than ``reward`` allows.
+    or that could not be ranked are left out, and counted. Raises ``UserError`` when a split has no
+    prompts, and what ``rank`` raises.
     """
     chosen = [
         *choose_prompts(prompts, "train", section.prompts, seed),
@@ -228,20 +222,19 @@ def sample_preferences(
         stop=section.stop,
     )
     trajectories = in_order(requests, collect(requests, sampling, engines, tokenizer))
-    levels = _levels(rewards := score(trajectories, scorer), reward)
-    ranked, token_ids, prompt_tokens = [], [], []
-    for trajectory, level, scored in zip(trajectories, levels, rewards, strict=True):
-        prompt = trajectory.request.prompt
-        if level not in RANKS:
-            continue
-        ranked.append(_ranked(trajectory, level, scored))
-        token_ids.append(joined([trajectory]).token_ids.tolist())
-        prompt_tokens.append(len(prompt["prompt_ids"]))
-    left_out = Counter(level for level in levels if level not in RANKS)
-    return Preferences(preferences_table(ranked, token_ids, prompt_tokens), dict(left_out))
+    ranking = rank(trajectories)
+    places = [(number, place) for number, place in enumerate(ranking.places) if not place.left_out]
+    kept = [trajectories[number] for number, _ in places]
+    table = preferences_table(
+        [_ranked(trajectories[number], place) for number, place in places],
+        [joined([trajectory]).token_ids.tolist() for trajectory in kept],
+        [len(trajectory.request.prompt["prompt_ids"]) for trajectory in kept],
+    )
+    left_out = Counter(place.left_out for place in ranking.places if place.left_out)
+    return Preferences(table, dict(left_out), pairs=ranking.pairs)
 
 
-def _ranked(trajectory: Trajectory, level: str, scored: Reward) -> Ranked:
+def _ranked(trajectory: Trajectory, place: Place) -> Ranked:
     prompt = trajectory.request.prompt
     return Ranked(
         uid=prompt["uid"],
@@ -250,9 +243,9 @@ def _ranked(trajectory: Trajectory, level: str, scored: Reward) -> Ranked:
         sample=trajectory.request.sample,
         prompt=prompt["prompt"],
         response=trajectory.text,
-        rank=RANKS[level],
-        level=level,
-        verdicts=scored.verdicts_json,
+        rank=place.rank,
+        level=place.level,
+        verdicts=place.verdicts,
     )
 
 
@@ -276,41 +269,3 @@ def choose_prompts(prompts: pl.DataFrame, split: str, count: int, seed: int) -> 
     order = pl.Series("order", [stream_seed(seed, "preferences", uid) for uid in rows["uid"]])
     chosen = rows.with_columns(order).sort("order").drop("order").head(count)
     return list(chosen.iter_rows(named=True))
-
-
-def level_of(reward: Reward) -> str:
-    """Return the level that follows from a verdict, or why there is none: "aborted", "unscorable",
-    "unjudged"."""
-    if reward.outcome == Outcome.ABORTED:
-        return "aborted"
-    if reward.correct is None:
-        return "unscorable" if _failure(reward) else "unjudged"
-    if reward.correct:
-        return "correct"
-    return "malformed" if reward.outcome == Outcome.NO_ANSWER else "wrong"
-
-
-def _failure(reward: Reward) -> tuple[str, str] | None:
-    """Return outcome and detail of a response without a verdict. Ranking needs verdicts, so here
-    the failure of a function of weight 0 counts too."""
-    if reward.score is None:
-        return reward.outcome, reward.detail
-    if reward.correct is None and reward.failures:
-        failure = next(iter(reward.failures.values()))
-        return failure.outcome, failure.detail
-    return None
-
-
-def _levels(rewards: Sequence[Reward], section: RewardSection) -> list[str]:
-    """Return each response's level, or why it has none."""
-    levels = [level_of(reward) for reward in rewards]
-    failures = [_failure(reward) or (Outcome.OK, "") for reward in rewards]
-    check_unscored(failures, section, rows="sampled responses")
-    unjudged = levels.count("unjudged")
-    if unjudged:
-        raise UserError(
-            f"reward.functions do not judge the correctness of {unjudged} of {len(levels)} sampled"
-            " responses, by which reward_model.preferences of kind 'samples' rank them; add a"
-            " function that does, of weight 0 if it is not to be trained on"
-        )
-    return levels

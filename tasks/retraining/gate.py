@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+import polars as pl
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from rlcore.evaluation.compared import greedy_answers, won_prompts
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evaluation.promotion_rule import check_sets
 from rlcore.models.files import model_directory
@@ -60,6 +62,9 @@ def gate(
     assert recipe.retrain is not None, "the flow refuses a recipe without the section"
     store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
     side = Side(evaluation, RL)
+    theirs = None
+    if champion is not None:
+        theirs = _champion_side(recipe, store, champion, side, began_with)
     outcome = ask(
         store,
         recipe.name,
@@ -67,9 +72,8 @@ def gate(
         candidate=candidate,
         side=side,
         champion=champion,
-        champion_side=None
-        if champion is None
-        else _champion_side(recipe, store, champion, side, began_with),
+        champion_side=theirs,
+        won=_won(recipe, store, side, theirs),
         inputs_digest=inputs_digest,
         recipe_digest=recipe_digest,
         by=str(flow_run.id or ""),
@@ -98,6 +102,19 @@ def _champion_side(
     reward_model = store.manifest(candidate.evaluation).parents.get(REWARD_MODEL)
     again = evaluate_model(with_model(recipe, directory), reward_model=reward_model, log=log)
     return Side(again.ref, CHECKPOINT)
+
+
+def _won(
+    recipe: Recipe, store: ArtifactStore, ours: Side, theirs: Side | None
+) -> pl.DataFrame | None:
+    """Return what a judge says of our answers against theirs, where the gate asks for it."""
+    if theirs is None or recipe.retrain is None or not recipe.retrain.compares:
+        return None
+    answers = [
+        greedy_answers(store.table(side.evaluation, "completions"), side.checkpoint)
+        for side in (ours, theirs)
+    ]
+    return won_prompts(recipe, *answers, log=get_run_logger().info)
 
 
 def _show(name: str, outcome: GateDecision) -> None:

@@ -103,7 +103,10 @@ def _model(recipe: Recipe) -> Mapping[str, str]:
 
 def _preferences(recipe: Recipe) -> Mapping[str, str]:
     assert recipe.reward_model is not None, "a recipe without the section has no such stage"
-    return preference_digests(recipe.reward_model.preferences)
+    ranking = {section.ranked_by for section in recipe.sampled_preferences.values()}
+    models = reward_model_digests(recipe).items()
+    found = preference_digests(recipe.reward_model.preferences)
+    return {**found, **{name: digest for name, digest in models if name in ranking}}
 
 
 def _pairs(recipe: Recipe) -> Mapping[str, str]:

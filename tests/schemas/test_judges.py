@@ -8,6 +8,7 @@ from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 from schemas.recipe import Recipe
+from schemas.slices import STAGE_SLICES
 from tests.rlcore.rewards.judges.asking import judge
 
 ASKS = {"name": "judge", "options": {"judge": "main"}}
@@ -30,8 +31,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"judges.main.template": "{response} {response}"}, "holds {response} 2 times"),
     (
         {"judges.main.template": "{response} {promt}"},
-        "template holds {promt} and there are {response}, {prompt}, {ground_truth}; did you mean"
-        " 'prompt'?",
+        "template holds {promt} and there are {response}, {prompt}, {ground_truth},"
+        " {response_a}, {response_b}; did you mean 'prompt'?",
     ),
     ({"judges.main.template": "{response} {}"}, "template holds {} and there are"),
     ({"judges.main.template": "{response.__class__}"}, "holds {response.__class__} and there are"),
@@ -78,6 +79,61 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "reward.functions holds no function that checks correctness",
     ),
 ]
+
+TASTE = "judges.taste"
+PAIRWISE = judge(template="{response_a} or {response_b}").model_dump()
+REFUSED += [
+    ({"judges.main.template": "{response_a} {response_b}"}, "choices is set and the template"),
+    (
+        {"judges.main.template": "{response_a}", "judges.main.choices": None},
+        "template holds {response_b} 0 times; write it",
+    ),
+    (
+        {
+            "judges.main.template": "{response} {response_a} {response_b}",
+            "judges.main.choices": None,
+        },
+        "template holds {response} and compares two responses; write {response_a}",
+    ),
+    (
+        {"judges.main": PAIRWISE},
+        "reward.functions[1].options.judge = 'main' compares two responses and a reward is of one",
+    ),
+    ({TASTE: PAIRWISE}, "judges.taste is asked by no reward function"),
+    (
+        {"evaluate.win_rate": {"judge": "main"}},
+        "evaluate.win_rate.judge = 'main' judges single responses and two are compared; put",
+    ),
+    (
+        {TASTE: PAIRWISE, "evaluate.win_rate": {"judge": "tast"}},
+        "evaluate.win_rate.judge = 'tast' is not in the section judges, there are main, taste; did",
+    ),
+    (
+        {
+            TASTE: PAIRWISE,
+            "evaluate.win_rate": {"judge": "taste", "against": "preference"},
+        },
+        "evaluate.win_rate.against = 'preference' leaves nothing to compare, as of",
+    ),
+    (
+        {
+            TASTE: PAIRWISE,
+            "evaluate.win_rate": {"judge": "taste"},
+            "evaluate.checkpoints": ["base", "rl"],
+        },
+        "evaluate.win_rate.against = 'sft' leaves nothing to compare",
+    ),
+]
+
+
+def test_a_judge_that_compares_is_in_the_key_of_what_asks_it_alone() -> None:
+    """Else a second judge for the evaluation would train a policy again."""
+    before = recipe()
+    compared = recipe(**{TASTE: PAIRWISE, "evaluate.win_rate": {"judge": "taste"}})
+    changed = {s for s in STAGE_SLICES if before.slice_for(s) != compared.slice_for(s)}
+    assert changed == {"evaluate"}
+    assert "win_rate" not in before.slice_for("evaluate")["evaluate"]
+    assert set(compared.slice_for("evaluate")["judges"]) == {"main", "taste"}
 
 
 @pytest.mark.parametrize(("changes", "words"), REFUSED)

@@ -76,3 +76,12 @@ def test_rules_between_sections() -> None:
 def test_a_recipe_without_the_section_is_not_retrained() -> None:
     assert load_recipe("quickstart", directory=RECIPES).retrain is None
     assert quickstart({}).retrain == RetrainSection()
+
+
+@pytest.mark.parametrize(
+    ("retrain", "key"),
+    [({"metric": "win_rate"}, "metric"), ({"guards": ["win_rate"]}, "guards")],
+)
+def test_a_win_rate_needs_a_judge(retrain: dict, key: str) -> None:
+    with pytest.raises(UserError, match=rf"retrain.{key} names win_rate and evaluate.win_rate is"):
+        load_recipe("quickstart", {"retrain": retrain}, directory=RECIPES)

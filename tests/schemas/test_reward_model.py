@@ -1,8 +1,15 @@
 """Preferences of a reward model are one kind, with a range that is one."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from flows.paths import RECIPES
+from rlcore.recipes.load import load_recipe
+from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, RewardModelSection, SampledPreferences
+from tests.rlcore.rewards.judges.asking import judge
 
 
 def test_the_most_responses_are_not_fewer_than_the_least() -> None:
@@ -25,3 +32,51 @@ def test_preferences_are_known_by_their_kind() -> None:
     assert section.preferences == FilePreferences(path="p.jsonl")
     with pytest.raises(ValueError, match="prompts"):
         RewardModelSection.model_validate({"preferences": file | {"prompts": 3}})
+
+
+MODEL = {"name": "reward_model"}
+RANKED: list[tuple[str, list[dict], str]] = [
+    ("verifier", [MODEL], "holds no function that checks it; add one, of weight 0"),
+    ("mine.py:taste", [MODEL], "ranked_by = 'mine.py:taste' is not in reward.functions; add it"),
+    (
+        "mine.py:tast",
+        [MODEL, {"name": "lib/mine.py:taste", "weight": 0}],
+        "is not in reward.functions; did you mean 'mine.py:taste'",
+    ),
+    ("reward_model", [MODEL], "ranked_by = 'reward_model' is the model that is to be trained"),
+    ("judge:taste", [MODEL], "ranked_by = 'taste' is not in the section judges, there is none"),
+    ("reward_model:mine", [MODEL], "'reward_model:mine' is not in reward.functions"),
+]
+
+
+@pytest.mark.parametrize(("by", "functions", "words"), RANKED)
+def test_what_cannot_rank_is_refused(by: str, functions: list[dict], words: str) -> None:
+    given = {"reward.functions": functions, "reward_model.preferences.ranked_by": by}
+    with pytest.raises(UserError, match=words) as refusal:
+        load_recipe("quickstart-rlhf", given, directory=RECIPES)
+    assert "\n" not in str(refusal.value)
+
+
+def key(**changes: Any) -> dict[str, Any]:
+    functions = [MODEL, {"name": "lib/mine.py:taste", "weight": 0}]
+    given = {"reward.functions": functions, **changes}
+    return load_recipe("quickstart-rlhf", given, directory=RECIPES).slice_for("reward_model")
+
+
+def test_what_ranks_is_in_the_key_wherever_its_file_lies() -> None:
+    by = "reward_model.preferences.ranked_by"
+    plain = load_recipe("quickstart-rlhf", directory=RECIPES).slice_for("reward_model")
+    assert "ranked_by" not in plain["reward_model"]["preferences"], "a key of before it"
+    assert key(**{by: "mine.py:taste"}) == key(**{by: "lib/mine.py:taste"})
+    asked = judge(template="{response_a} {response_b}").model_dump()
+    found = key(**{by: "judge:taste", "judges.taste": asked})
+    assert found["judges"].keys() == {"taste"}
+    assert found["reward_model"]["preferences"]["ranked_by"] == "judge/taste"
+
+
+def test_a_reward_model_that_ranks_is_in_the_key_and_others_are_not(tmp_path: Path) -> None:
+    models = {name: {"path": str(tmp_path)} for name in ("one", "two")}
+    functions = [MODEL, *({"name": f"reward_model:{name}", "weight": 0} for name in models)]
+    given = {"reward.functions": functions, "reward_models": models}
+    found = key(**given, **{"reward_model.preferences.ranked_by": "reward_model:two"})
+    assert found["reward_models"].keys() == {"two"}

@@ -76,9 +76,11 @@ def run_of(recipe: Recipe) -> str:
 
 
 def check_keys(recipe: Recipe) -> None:
-    """Raise UserError for a judge whose API key is not in this process's environment."""
+    """Raise UserError for a judge that is asked here and whose API key is not in this process's
+    environment; on an existing cluster only those that compare are."""
     for name, judge in recipe.judges.items():
-        key_of(name, judge)
+        if judge.is_pairwise or recipe.hardware.ray_address is None:
+            key_of(name, judge)
 
 
 def key_of(name: str, judge: Judge) -> str | None:
@@ -100,7 +102,7 @@ _COLUMN = "verdicts"
 _TABLES = {  # kind of artifact -> its tables with that column
     "rewards": ("rewards", "baseline_rewards"),
     "validation": ("validation_rewards",),
-    "evaluation": ("completions",),
+    "evaluation": ("completions", "win_pairs"),
     "preferences": ("preferences",),
 }
 

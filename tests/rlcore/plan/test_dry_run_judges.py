@@ -6,7 +6,7 @@ import pytest
 
 from flows.paths import RECIPES
 from rlcore.plan.data_size import data_size
-from rlcore.plan.dry_run import judge_calls, render_plan
+from rlcore.plan.dry_run import judge_calls, pair_calls, render_plan
 from rlcore.plan.machine import check_calls, check_machine
 from rlcore.plan.preconditions import StartCheck
 from rlcore.recipes.load import load_recipe
@@ -72,3 +72,33 @@ def test_a_recipe_without_judges_has_no_such_section() -> None:
     assert "Judges" not in render_plan(
         StartCheck(check_machine(load_recipe("quickstart", directory=RECIPES)))
     )
+
+
+def test_comparisons_are_two_calls_a_pair() -> None:
+    """InstructGPT's K = 9 and 1,024 prompts are 73,728 calls, which nobody reckons in the head."""
+    taste = judge(template="{response_a} {response_b}", max_calls=99_999).model_dump()
+    changes = {
+        "judges.taste": taste,
+        "reward.functions": [{"name": "reward_model"}],
+        "reward_model.preferences": {
+            "kind": "samples",
+            "ranked_by": "judge:taste",
+            "prompts": 1024,
+            "validation_prompts": 1,
+            "max_new_tokens": 40,
+        },
+        "evaluate.max_prompts": 7,
+        "evaluate.win_rate": {"judge": "taste"},
+        "retrain": {"guards": ["win_rate"], "metric": "score"},
+    }
+    one = load_recipe("quickstart-rlhf", changes, directory=RECIPES)
+    found = pair_calls(one, data_size(one.data), "taste")
+    assert found == {"reward_model": 73_728 + 72, "evaluate": 2 * 2 * 7, "gate": 2 * 2 * 7}
+    assert "reward_model" not in judge_calls(one, data_size(one.data))
+    text = render_plan(StartCheck(check_machine(one)))
+    assert "judge taste: at most 73,856 calls (reward_model 73,800, evaluate 28, gate 28)" in text
+    few = load_recipe(
+        "quickstart-rlhf", {**changes, "judges.taste.max_calls": 9}, directory=RECIPES
+    )
+    text = render_plan(StartCheck(check_machine(few)))
+    assert "WARNING: judges.taste.max_calls = 9 is less than that" in text

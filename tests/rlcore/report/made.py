@@ -163,6 +163,7 @@ class MadeRun:
         tables = {
             "eval_results": pl.DataFrame(figures),
             "completions": pl.DataFrame(answers, schema_overrides=types | texts),
+            "win_pairs": pl.DataFrame([_pair(response)], schema_overrides={"verdicts": pl.String}),
         }
         key = f"e{self.key}"
         ref = self.store.put("evaluation", key, tables=tables, lineage=MADE)
@@ -243,3 +244,21 @@ def _rewards(names: list[str], iteration: int) -> pl.DataFrame:
         for name, good in zip(names, right, strict=True)
     ]
     return pl.DataFrame(rows, schema_overrides={"verdicts": pl.String})
+
+
+def _pair(response: str) -> dict[str, object]:
+    """Return a row of ``win_pairs`` whose texts hold ``response``."""
+    return {
+        "checkpoint": "rl",
+        "against": "base",
+        "uid": "p1",
+        "data_source": "arithmetic",
+        "subset": "test",
+        "prompt": f"Which of {response}?",
+        "answer": response,
+        "other": response,
+        "before": 1.0,
+        "after": 0.0,
+        "asked": True,
+        "verdicts": None,
+    }

@@ -107,6 +107,7 @@ def test_nothing_in_a_report_runs_or_is_loaded(run: MadeRun, tmp_path: Path) -> 
     assert page.attributes <= {*ATTRIBUTES.split()}
     assert "<script>alert(1)</script>" in page.text, "it is shown, as text"
     assert "{{ 7 * 7 }}" in page.text
+    assert "the judge contradicts itself" in page.text
     assert not set(page.html) & set("\x00\x1b\u202e"), "control characters, and reversed lines"
     assert "�[31mred" in page.text
     assert all(link.startswith(("#", "/runs/flow-run/")) for link in page.links), page.links

@@ -51,6 +51,7 @@ def gate(
     key: str,
     answers: Mapping[str, bool],
     champion_evaluation: ArtifactRef | None = None,
+    won: pl.DataFrame | None = None,
     **section: Any,
 ) -> tuple[GateDecision, Champion | None]:
     """Return what the gate says of the export ``key``, and the champion that there was, which is
@@ -72,6 +73,7 @@ def gate(
         champion=reigning,
         champion_side=of_champion,
         inputs_digest=f"inputs of {key}",
+        won=won,
     )
     return outcome, reigning
 

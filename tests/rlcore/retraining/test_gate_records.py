@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from rlcore.evaluation.promotion_rule import Verdict, alpha_of
@@ -120,3 +121,35 @@ def test_rows_are_the_same_in_any_order(store: ArtifactStore) -> None:
     }
     assert same_rows(store, sides["a"], sides["b"])
     assert not same_rows(store, sides["a"], sides["c"])
+
+
+def preferred(share: float) -> pl.DataFrame:
+    """Return what a judge says that prefers the candidate's answers to ``share`` of the prompts."""
+    wins = right_answers(share)
+    return pl.DataFrame({"uid": list(wins), "value": [float(win) for win in wins.values()]})
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [(0.5, Verdict.UNCERTAIN), (0.8, Verdict.PROMOTED), (0.2, Verdict.WORSE)],
+)
+def test_a_win_rate_decides_by_what_it_is_above_a_half(
+    store: ArtifactStore, share: float, verdict: Verdict
+) -> None:
+    answers = right_answers(0.5)
+    found, _ = gate(store, f"w{share}", answers, won=preferred(share), metric="win_rate")
+    assert found.verdict is verdict
+    row = found.rows[0]
+    assert (row["metric"], row["champion_mean"], row["candidate_mean"]) == ("win_rate", 0.5, share)
+    assert row["gain"] == pytest.approx(share - 0.5)
+
+
+def test_a_win_rate_guards_another_metric(store: ArtifactStore) -> None:
+    """More right answers in a way that nobody likes are no better model."""
+    given = {"guards": ["win_rate"], "margin": 0.1}
+    disliked, _ = gate(store, "disliked", right_answers(0.8), won=preferred(0.2), **given)
+    assert disliked.verdict is Verdict.WORSE
+    assert "guards not passed: win_rate" in disliked.sentence
+    liked, _ = gate(store, "liked", right_answers(0.8), won=preferred(0.6), **given)
+    assert liked.verdict is Verdict.PROMOTED
+    assert {row["prompt_set"] for row in liked.rows} == {"all", "win_rate"}

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from rlcore.supervised.preferences import RANKS, Ranked, preferences_table
+from rlcore.supervised.preferences import Ranked, preferences_table
+from rlcore.supervised.ranking import RANKS
 from schemas.outcomes import LEVELS
 from schemas.tables import PREFERENCES
 

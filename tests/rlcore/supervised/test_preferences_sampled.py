@@ -1,6 +1,7 @@
 """Responses of the policy become rankings of it."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -9,6 +10,7 @@ import pytest
 from rlcore.engines.types import Generation, Sampling
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.supervised.preferences import num_responses, sample_preferences
+from rlcore.supervised.ranking import by_verdict
 from schemas.errors import UserError
 from schemas.outcomes import FinishReason
 from schemas.reward_model import SampledPreferences
@@ -69,13 +71,13 @@ def decode(token_ids: list[int]) -> str:
 
 
 def sample(**changes: Any) -> Any:
+    scorer, reward = changes.pop("score", score), changes.pop("reward", REWARD)
     arguments: dict[str, Any] = {
         "seed": 0,
         "engines": ScriptedEngines(changes.pop("generate", generate)),
         "tokenizer": ScriptedTokenizer(decode),
         "stop_ids": (EOS,),
-        "scorer": changes.pop("score", score),
-        "reward": REWARD,
+        "rank": partial(by_verdict, scorer=scorer, section=reward),
     }
     return sample_preferences(SECTION, prompts(), **(arguments | changes))
 

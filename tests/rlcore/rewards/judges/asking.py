@@ -15,7 +15,7 @@ def judge(url: str = "http://127.0.0.1:1/v1", **keys: Any) -> Judge:
     """Return a judge with quick limits; ``limits`` adds to them."""
     limits = {"timeout_s": 20.0, "retries": 2, **keys.pop("limits", {})}
     given = {"url": url, "model": "m", "template": TEMPLATE, "max_calls": 1000, "limits": limits}
-    if "scale" not in keys:
+    if "scale" not in keys and "{response_a}" not in keys.get("template", ""):
         given["choices"] = {"right": 1.0, "wrong": 0.0}
     return Judge.model_validate(given | keys)
 

@@ -42,6 +42,28 @@ def response_in(request: Mapping[str, Any]) -> str:
     return content.partition(f"BEGIN {nonce}\n")[2].partition(f"\nEND {nonce}")[0]
 
 
+def pair_in(request: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the two responses that are compared, in their order."""
+    nonce, content = nonce_of(request), request["messages"][0]["content"]
+    first, second = (
+        content.partition(f"BEGIN {label} {nonce}\n")[2].partition(f"\nEND {label} {nonce}")[0]
+        for label in "AB"
+    )
+    return first, second
+
+
+def prefers(worth: Callable[[str], float]) -> Answer:
+    """Return an answer that prefers the response of two that is worth more, wherever it stands."""
+
+    def answer(request: dict[str, Any], number: int) -> Reply:
+        del number
+        first, second = map(worth, pair_in(request))
+        choice = "tie" if first == second else "A" if first > second else "B"
+        return Reply(f"VERDICT {nonce_of(request)}: {choice}")
+
+    return answer
+
+
 def says(choice: str) -> Answer:
     """Return an answer that gives every response the verdict ``choice``."""
     return lambda request, _: Reply(f"Let me see.\nVERDICT {nonce_of(request)}: {choice}")
