@@ -16,6 +16,7 @@ from schemas.names import portable_name
 from schemas.outcomes import Outcome
 from schemas.rl import RewardFunction
 
+FORMAT = "format"  # the built-in reward
 CHILD = "rlcore.rewards.child"
 LOOK_S = 15.0
 # Of the first call in a process, beside the limit of its row: a function may load a model there.
@@ -64,6 +65,9 @@ class FunctionProcess:
             "memory_bytes": int(memory_gib * 2**30) if memory_gib else None,
         }
         self._what = portable_name(function.name)
+        # Nothing else takes `format` time.
+        pattern = str(options.get("pattern"))[:80] if function.name == FORMAT else ""
+        self._pattern = f" (its pattern {pattern!r} backtracks)" if pattern else ""
         self._batch, self._concurrency = function.batch, function.concurrency
         self._environment = environment
         self._loses = False  # the latest row was lost
@@ -154,7 +158,7 @@ class FunctionProcess:
             beside = f" and {timeout_s - row_s:.3g} s for loading" if timeout_s > row_s + 1 else ""
             if loads and self._load_s == LOAD_S:
                 self._load_s = 0.0  # it hangs, and that must not take as long for each row
-            late = f"no score of {self._what} within {row_s:g} s{beside}"
+            late = f"no score of {self._what}{self._pattern} within {row_s:g} s{beside}"
             outcome, detail = Outcome.TIMEOUT, f"{late}; its process was killed"
         except ChildEnded:
             self._child = None

@@ -67,8 +67,9 @@ def test_a_pattern_that_backtracks_for_ever_ends_at_the_row_limit() -> None:
         worker.close()
     assert (hung.outcome, hung.score) == ("timeout", None)
     assert hung.detail == (
-        "no score of format within 1 s and 15 s for loading; its process was killed"
+        "no score of format (its pattern '(a+)+b' backtracks) within 1 s and 15 s for loading; its"
+        " process was killed"
     )
-    with pytest.raises(UserError, match="of format within 1 s"):
+    with pytest.raises(UserError, match=r"of format \(its pattern '\(a\+\)\+b' backtracks\)"):
         check_unscored([(hung.outcome, hung.detail)], RewardSection(functions=functions))
     assert (done.outcome, done.score) == ("ok", 1.0)
