@@ -99,6 +99,7 @@ def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noq
         **overlap,
         "End of an answer": stop_lines(recipe, start.stops),
         "Memory": _memory_lines(fit),
+        **({"Hosts": [*start.hosts]} if start.hosts else {}),
         "Time and disk": _stage_lines(fit, rates, in_store),
         "Assumptions": assumption_lines(rates),
     }
