@@ -9,12 +9,13 @@ All other workers run what users bring and stay on the flow's own host.
 import hashlib
 import platform
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
-from rlcore.cluster.types import Placement
+from rlcore.cluster.types import POLL_S, Placement
 from rlcore.store.fingerprint import LIBRARIES, ROOT
 from schemas.errors import UserError
 
@@ -57,28 +58,23 @@ def place(
     allowed = hosts if placement.threads else hosts[:1]
     _check_bundle(allowed, placement)
     taken: Counter[str] = Counter()
+
+    def has_room(host: Host) -> bool:
+        held = gpus_used.get(host.address, 0.0) + (taken[host.address] + 1) * placement.gpus
+        return not placement.gpus or held <= host.gpus + _ENOUGH
+
     placed = []
     for _ in range(count):
-        room = [h for h in allowed if _has_room(h, placement, gpus_used, taken)]
+        room = [host for host in allowed if has_room(host)]
         if not room:
             raise UserError(_too_many(allowed, placement, count, gpus_used))
-        chosen = (
-            _spread(room, engines, taken) if placement.spread else _packed(room, placement, taken)
-        )
+        if placement.spread:
+            chosen = min(room, key=lambda h: engines.get(h.address, 0) + taken[h.address])
+        else:
+            chosen = _packed(room, placement, taken)
         taken[chosen.address] += 1
         placed.append(replace(placement, host=chosen.address))
     return placed
-
-
-def _has_room(
-    host: Host, placement: Placement, used: Mapping[str, float], taken: Mapping[str, int]
-) -> bool:
-    held = used.get(host.address, 0.0) + taken[host.address] * placement.gpus
-    return not placement.gpus or held + placement.gpus <= host.gpus + _ENOUGH
-
-
-def _spread(room: Sequence[Host], engines: Mapping[str, int], taken: Mapping[str, int]) -> Host:
-    return min(room, key=lambda host: engines.get(host.address, 0) + taken[host.address])
 
 
 def _packed(room: Sequence[Host], placement: Placement, taken: Mapping[str, int]) -> Host:
@@ -121,7 +117,7 @@ def check_store(store: str, addresses: Iterable[str]) -> None:
     if len(used) > 1 and "://" not in store.removeprefix("file://"):
         raise UserError(
             f"store = '{store}' is a folder of one host, and workers of this run lie on"
-            f" {', '.join(used)}; set store to a bucket that all reach, as s3://bucket/prefix, or"
+            f" {', '.join(used)}; set store to a bucket that all reach, or lower"
             " hardware.learner.ranks and hardware.rollout.engines to what one host holds"
         )
 
@@ -141,21 +137,27 @@ class Lifeline:
     say so."""
 
     def __init__(self, host: Host) -> None:
-        self._host = host
+        self._where = host.address, host.port
         self._silent_since: float | None = None
 
-    def is_lost(self, now: float) -> bool:
-        """Ask, at ``now`` (s). A host that refuses is lost, one that is silent after a while."""
-        try:
-            where = (self._host.address, self._host.port)
-            socket.create_connection(where, timeout=CONNECT_S).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            self._silent_since = now if self._silent_since is None else self._silent_since
-            return now - self._silent_since >= SILENT_S
-        self._silent_since = None
-        return False
+    def is_lost(self, *, settled: bool = False) -> bool:
+        """Ask: a host that refuses is lost, one that is silent after ``SILENT_S``. ``settled``:
+        wait for that long, until it is known."""
+        while True:
+            try:
+                socket.create_connection(self._where, timeout=CONNECT_S).close()
+            except ConnectionRefusedError:
+                return True
+            except OSError:
+                now = time.monotonic()
+                self._silent_since = now if self._silent_since is None else self._silent_since
+                if now - self._silent_since >= SILENT_S:
+                    return True
+            else:
+                self._silent_since = None
+            if not settled or self._silent_since is None:
+                return False
+            time.sleep(POLL_S)
 
 
 def software() -> dict[str, str]:

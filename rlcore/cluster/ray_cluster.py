@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,17 @@ from ray.exceptions import AuthenticationError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlcore.cluster.address import DISABLED, MODE, REFUSED, check_address, require_token
-from rlcore.cluster.host_settings import RAY, set_variables, socket_folder, switch_off
+from rlcore.cluster.host_settings import OFF, RAY, set_variables, socket_folder, switch_off
 from rlcore.cluster.hosts import check_token
 from rlcore.cluster.progress import Sign, report_to
-from rlcore.cluster.ray_hosts import RunHosts, forwarded, free_port, joined_hosts, nodes_at
+from rlcore.cluster.ray_hosts import (
+    RunHosts,
+    forwarded,
+    free_port,
+    joined_hosts,
+    nodes_at,
+    store_variables,
+)
 from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
 from rlcore.cluster.travel import NOTHING, Seat, Stored, Traveller, named
 from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout, new_rendezvous_file
@@ -316,13 +323,11 @@ class RayCluster:
         options: dict[str, Any] = {}
         require, seat, folders = (_require_ray if self._local else None), None, NOTHING
         if hosts is not None:
-            placement = hosts.settled(placement)
+            placement = replace(placement, host=placement.host or hosts.own)
             seat, options = hosts.seat(placement.host), hosts.on(placement.host)
-            secrets = hosts.secrets()
+            secrets, variables = store_variables(), {**forwarded(*OFF), **placement.env}
             if seat.elsewhere:
-                require = partial(hosts.require, placement.host)
-                variables = {**hosts.variables(), **placement.env}
-                folders = named(args)
+                require, folders = partial(hosts.require, placement.host), named(args)
         # To workers with variables alone, engines among them: Ray sets up an environment for each.
         runtime_env = {"env_vars": {**variables, LABEL: label} if variables else {}}
         with _asking_ray(f"worker '{name}' was to start"):

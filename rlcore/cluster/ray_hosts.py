@@ -3,7 +3,6 @@ calls carry, and which of the hosts is lost."""
 
 import os
 import socket
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -43,6 +42,11 @@ def forwarded(*more: str) -> dict[str, str]:
     return {key: os.environ[key] for key in (*_FORWARDED, *more) if key in os.environ}
 
 
+def store_variables() -> dict[str, str]:
+    """Return the variables with which a worker reaches the store."""
+    return {key: value for key, value in os.environ.items() if key.startswith(_OF_STORES)}
+
+
 def free_port() -> str:
     """Return a free port of the node that runs this, as other nodes see it: tcp://host:port."""
     with socket.socket() as probe:
@@ -52,18 +56,13 @@ def free_port() -> str:
 
 def joined_hosts() -> list[Host]:
     """Return the nodes of the cluster that this process has joined, its own first."""
-    own, found = ray.get_runtime_context().get_node_id(), []
-    for node in ray.nodes():
-        if node["Alive"]:
-            there = node["Resources"]
-            where = node["NodeManagerAddress"], node["NodeManagerPort"]
-            found.append(Host(node["NodeID"], *where, there.get("CPU", 0.0), there.get("GPU", 0.0)))
-    (address,) = [host.address for host in found if host.node == own]
-    return own_first(found, address)
+    context = ray.get_runtime_context()
+    found = nodes_at(context.gcs_address)
+    return own_first(found, next(h.address for h in found if h.node == context.get_node_id()))
 
 
 def nodes_at(address: str) -> list[Host]:
-    """Return the nodes of the cluster at ``address``, which this process has not joined."""
+    """Return the nodes that are alive of the cluster at ``address``."""
     nodes: Any = GcsClient(address).get_all_node_info(timeout=_ASK_S)
     found = []
     for node, info in nodes.items():
@@ -103,12 +102,8 @@ class RunHosts:
         for one in living:
             gpus_used[one.host] += one.gpus
         engines = Counter(one.host for one in living if one.spread)
-        now = time.monotonic()
-        there = [
-            host
-            for host in self._hosts.values()
-            if host.address == self.own or not self._lifelines[host.address].is_lost(now)
-        ]
+        lost = {a for a, line in self._lifelines.items() if line.is_lost(settled=True)}
+        there = [host for address, host in self._hosts.items() if address not in lost]
         placed = place(there, placement, count, gpus_used=gpus_used, engines=engines)
         used = {one.host for one in placed}
         check_store(self._store, {self.own, *used})
@@ -132,7 +127,7 @@ class RunHosts:
 
     def ask(self, address: str, function: Callable[[], Any]) -> Any:
         """Return what ``function`` returns in a process of a host, within ``start_s`` seconds."""
-        runtime_env = {"env_vars": self.variables()}
+        runtime_env = {"env_vars": forwarded(*OFF)}
         asked = ray.remote(function).options(
             num_cpus=0, runtime_env=runtime_env, **self.on(address)
         )
@@ -144,22 +139,10 @@ class RunHosts:
                 " hardware.timeouts.start_s or look at Ray's logs there"
             ) from None
 
-    def settled(self, placement: Placement) -> Placement:
-        """Return ``placement`` with a host: the flow's own where it has none."""
-        return placement if placement.host else replace(placement, host=self.own)
-
     def seat(self, address: str) -> Seat:
         """Return what a worker on a host knows of where it is."""
         url = "" if self.exchange is None else self.exchange.url
         return Seat(address, address != self.own, url)
-
-    def variables(self) -> dict[str, str]:
-        """Return the environment of a worker elsewhere: the settings of telemetry among it."""
-        return forwarded(*OFF)
-
-    def secrets(self) -> dict[str, str]:
-        """Return the variables with which a worker reaches the store."""
-        return {name: v for name, v in os.environ.items() if name.startswith(_OF_STORES)}
 
     def on(self, address: str) -> dict[str, Any]:
         """Return the options of Ray that place something on a host."""
@@ -199,7 +182,7 @@ class RunHosts:
 
     def require(self, address: str, meanwhile: str) -> None:
         """Raise WorkerDied where a host, which is not the flow's own, is lost."""
-        if self._lifelines[address].is_lost(time.monotonic()):
+        if self._lifelines[address].is_lost():
             lost = f"node {address} of the Ray cluster is lost: its raylet does not answer"
             raise logged(WorkerDied, f"{lost}; {meanwhile}")
 

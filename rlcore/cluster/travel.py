@@ -48,9 +48,13 @@ class Exchange:
     def begin(cls, store: str) -> "Exchange":
         """Return that of a new run; those that runs which were killed left are removed a week
         later."""
-        above = cls(f"{store.rstrip('/')}/{_FOLDER}")
-        above._remove_abandoned()
-        return cls(f"{above.url}/{int(time.time())}-{uuid.uuid4().hex[:8]}")
+        above, now = cls(f"{store.rstrip('/')}/{_FOLDER}"), int(time.time())
+        with suppress(FileNotFoundError):
+            for path in above._fs.ls(above._top, detail=False):
+                begun = path.rstrip("/").rpartition("/")[2].partition("-")[0]
+                if begun.isdecimal() and now - int(begun) > ABANDONED_S:
+                    above._fs.rm(path, recursive=True)
+        return cls(f"{above.url}/{now}-{uuid.uuid4().hex[:8]}")
 
     def put(self, path: str | Path) -> str:
         """Store one file; return its name here."""
@@ -71,13 +75,6 @@ class Exchange:
         """Remove all."""
         with suppress(FileNotFoundError):
             self._fs.rm(self._top, recursive=True)
-
-    def _remove_abandoned(self) -> None:
-        with suppress(FileNotFoundError):
-            for path in self._fs.ls(self._top, detail=False):
-                begun = path.rstrip("/").rpartition("/")[2].partition("-")[0]
-                if begun.isdecimal() and time.time() - int(begun) > ABANDONED_S:
-                    self._fs.rm(path, recursive=True)
 
 
 @dataclass(frozen=True, slots=True)
