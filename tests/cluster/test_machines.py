@@ -75,7 +75,7 @@ def started(
     return subprocess.Popen(
         [sys.executable, "-u", "-m", "flows.cli", "run", "quickstart", *options, *words],
         cwd=folder,
-        env={**machines.environment(machines.first), **store},
+        env={**machines.environment(machines.first), **store, "PREFECT_LOGGING_LEVEL": "INFO"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
