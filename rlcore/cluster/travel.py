@@ -1,11 +1,11 @@
 """How folders and weights reach a worker on another host: through the store.
 
-A call keeps its arguments. What a path in them is goes along, each host has one of its own for it,
-and what a worker wrote comes back once its call has ended:
+A call keeps its arguments. With them goes what each path in them is a copy of, and the worker gets
+a path of its own host; what it wrote comes back once its call has ended:
 
 * A folder of an artifact is fetched from the store into the host's own cache, verified.
 * Weights that a rank publishes are read from its memory on its own host (``path``), and from the
-  store on others (``url``).
+  store on others (``name``).
 * What ``WRITTEN`` calls write is put into the store, and from there into the flow's folder.
 
 All but artifacts lie below ``<store>/.exchange/<run>/``, which ends with the run.
@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlcore.cluster.host_settings import socket_folder
 from rlcore.cluster.worker_object import Shell
 from rlcore.store.cache import origin_of
 
@@ -130,8 +131,8 @@ def _texts(argument: Any) -> dict[str, str]:
 @contextmanager
 def _one_at_a_time(content: str) -> Iterator[None]:
     """Let one process of this host fetch an artifact, while the others wait for its copy."""
-    path = Path(tempfile.gettempdir()) / f"rlp-{os.getuid()}-{content[:32]}.fetching"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    folder = socket_folder() or tempfile.gettempdir()  # of this user's alone where there is one
+    handle = os.open(f"{folder}/{content[:32]}.fetching", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
