@@ -21,6 +21,7 @@ import pytest
 from flows import services
 from flows.local import client_settings, start_server, wait_healthy
 from tests import kernel
+from tests.cluster import machines
 from tests.processes import PROCESS, starts_ahead
 
 HOME = Path(tempfile.mkdtemp(prefix="rlp-prefect-"))
@@ -36,6 +37,7 @@ os.environ["WANDB_MODE"] = "offline"
 MAY_SKIP = pytest.StashKey[bool]()
 SLACK = 6  # of deadlines, which are those of an idle machine
 REFUSED = "the kernel refuses namespaces"
+ONE_MACHINE = "a second machine is refused"
 TESTS = Path(__file__).parent
 WITH_SERVER = ("flows", "tasks")  # their directories
 if PROCESS is not None:
@@ -76,7 +78,7 @@ def _needs_server(folder: Path) -> bool:
 
 def _mark_skips(items: list[pytest.Item]) -> None:
     """Skip ``gpu`` without a CUDA device (torch is imported only for such tests), and ``shared``
-    without its file; ``namespaces`` where the kernel refuses them."""
+    without its file; ``namespaces`` where the kernel refuses them, and ``machines``."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:
         import torch
@@ -89,6 +91,9 @@ def _mark_skips(items: list[pytest.Item]) -> None:
         if (mark := item.get_closest_marker("namespaces")) and (why := kernel.refusal(*mark.args)):
             item.stash[MAY_SKIP] = True
             item.add_marker(pytest.mark.skip(reason=f"{REFUSED} ({why})"))
+        if item.get_closest_marker("machines") and (why := machines.refusal()):
+            item.stash[MAY_SKIP] = True
+            item.add_marker(pytest.mark.skip(reason=f"{ONE_MACHINE} ({why})"))
         missing = [m.args[0] for m in item.iter_markers("shared") if not m.args[0].exists()]
         if missing:
             item.stash[MAY_SKIP] = True
@@ -133,20 +138,20 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, Any]:
 def _failed(report: Any) -> Any:
     report.outcome = "failed"
     report.longrepr = (
-        f"{report.longrepr}: only tests marked gpu, shared or namespaces may be skipped"
+        f"{report.longrepr}: only tests marked gpu, shared, namespaces or machines may be skipped"
     )
     return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the tests that a machine with other rights would run."""
-    skipped = [
-        one for one in terminalreporter.stats.get("skipped", ()) if REFUSED in str(one.longrepr)
-    ]
-    if skipped:
-        terminalreporter.section(f"not run, as {REFUSED} here")
-        for one in skipped:
-            terminalreporter.line(one.nodeid)
+    for refused in (REFUSED, ONE_MACHINE):
+        every = terminalreporter.stats.get("skipped", ())
+        skipped = [one for one in every if refused in str(one.longrepr)]
+        if skipped:
+            terminalreporter.section(f"not run, as {refused} here")
+            for one in skipped:
+                terminalreporter.line(one.nodeid)
 
 
 @pytest.fixture(autouse=True)

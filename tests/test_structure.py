@@ -35,7 +35,7 @@ SCHEMA_LIBRARIES = {"pydantic", "pandera", "polars"}
 CONFINED = {
     "prefect": ("flows/", "tasks/"),
     "wandb": ("tasks/run_page/tracking.py",),
-    "ray": ("rlcore/cluster/ray_cluster.py",),
+    "ray": ("rlcore/cluster/ray_cluster.py", "rlcore/cluster/ray_hosts.py"),
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py",),
     "openai": ("rlcore/rewards/judges/client.py",),

@@ -62,6 +62,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/test_machine.py": ("flows/commands/doctor.py",),
     "tests/flows/test_preference.py": ("tasks/preference.py",),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
+    "tests/cluster/test_machines.py": ("rlcore/cluster/ray_hosts.py",),
     "tests/rlcore/cluster/test_clusters.py": (
         "rlcore/cluster/lazy.py",
         "rlcore/cluster/ray_cluster.py",

@@ -1,17 +1,20 @@
 """Whether a Ray cluster answers at an address, and with which token: told in seconds and in one
 sentence, where Ray itself waits for minutes or ends in a traceback."""
 
+import json
 import os
 import secrets
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+from rlcore.cluster.hosts import Host, check_token
 from schemas.errors import UserError
 
 CONNECT_S = 5.0
-ASK_S = 8.0
+ASK_S = 15.0  # of which a busy machine needs ten for the import of Ray
 MODE = "RAY_AUTH_MODE"
 TOKEN, DISABLED = "token", "disabled"  # values of ``MODE``
 REFUSED = 3  # exit status of the process that asks, where the cluster wants another token
@@ -24,11 +27,21 @@ _GIVE = (
 )
 
 
-def check_address(address: str) -> str | None:
-    """Return how the cluster at ``hardware.ray_address``, host:port, is to be asked: ``TOKEN`` or
-    ``DISABLED``; None for ``auto``, which Ray resolves.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a cluster said: the ``mode`` in which it is to be asked, ``TOKEN`` or ``DISABLED``, and
+    its nodes that are alive."""
 
-    Raises UserError when no Ray cluster answers there, or not with this process's token.
+    mode: str
+    hosts: tuple[Host, ...]
+
+
+def check_address(address: str) -> Answer | None:
+    """Return what the cluster at ``hardware.ray_address``, host:port, answers; None for ``auto``,
+    which Ray resolves.
+
+    Raises UserError when no Ray cluster answers there, or not with this process's token, and when
+    one of several nodes asks for none.
     """
     if address == "auto":
         return None
@@ -41,14 +54,15 @@ def check_address(address: str) -> str | None:
     except OSError as error:
         raise UserError(f"{where} does not answer ({error}); {_REMEDY}") from None
     wanted = os.environ.get(MODE, "").lower()
-    if _accepts(address, DISABLED, where):
+    if (hosts := _accepts(address, DISABLED, where)) is not None:
         if wanted == TOKEN:
             raise UserError(
                 f"{where} asks for no token, so whoever reaches it can run commands there, while"
                 f" {MODE} = '{TOKEN}' demands one; start the cluster with {MODE}={TOKEN}, or unset"
                 " the variable here"
             )
-        return DISABLED
+        check_token(address, hosts)
+        return Answer(DISABLED, hosts)
     if wanted == DISABLED:
         raise UserError(
             f"{where} asks for a token, and {MODE} = '{DISABLED}' sends none; unset {MODE}, and"
@@ -57,9 +71,9 @@ def check_address(address: str) -> str | None:
     source = _token_source()
     if source is None:
         raise UserError(f"{where} asks for a token, and none is set here; {_GIVE}")
-    if not _accepts(address, TOKEN, where):
+    if (hosts := _accepts(address, TOKEN, where)) is None:
         raise UserError(f"{where} refuses the token of {source}; {_GIVE}")
-    return TOKEN
+    return Answer(TOKEN, hosts)
 
 
 def require_token() -> None:
@@ -79,9 +93,9 @@ def require_token() -> None:
         path.chmod(0o600)
 
 
-def _accepts(address: str, mode: str, where: str) -> bool:
-    """Return whether the cluster answers a client of this ``mode``, rather than ask for another
-    token. Raises UserError where no Ray cluster answers."""
+def _accepts(address: str, mode: str, where: str) -> tuple[Host, ...] | None:
+    """Return the nodes of the cluster where it answers a client of this ``mode``; None where it
+    asks for another token. Raises UserError where no Ray cluster answers."""
     # Whatever listens there may be no Ray; its client waits and warns, so it is given a process.
     ask = [sys.executable, "-m", "rlcore.cluster.ray_cluster", address]
     environment = {**os.environ, MODE: mode}
@@ -100,7 +114,9 @@ def _accepts(address: str, mode: str, where: str) -> bool:
     if asked.returncode not in (0, REFUSED):
         reason = asked.stderr.strip().rpartition("\n")[2]
         raise UserError(f"{where} does not answer as a Ray cluster ({reason[:200]}); {_REMEDY}")
-    return asked.returncode == 0
+    if asked.returncode == REFUSED:
+        return None
+    return tuple(Host(*host) for host in json.loads(asked.stdout))
 
 
 def _token_source() -> str | None:

@@ -12,17 +12,34 @@ asked to.
 import getpass
 import locale
 import os
+import socket
 import stat
 import sys
 import tempfile
 from collections.abc import Iterator, MutableMapping
 from io import TextIOWrapper
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 # gloo and NCCL listen without authentication on the interface that these variables name.
 LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": LOOPBACK, "NCCL_SOCKET_IFNAME": LOOPBACK}
+
+
+def interface_towards(url: str) -> str:
+    """Return the interface of this host that reaches tcp://host:port ``url``, also where that is
+    this host itself."""
+    there = urlsplit(url)
+    assert there.hostname is not None, "a rendezvous names a host"
+    family, *_, where = socket.getaddrinfo(there.hostname, there.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(where)  # sends nothing
+        own = probe.getsockname()[0]
+    held = psutil.net_if_addrs().items()
+    return next(name for name, found in held if any(one.address == own for one in found))
 
 
 CAPABILITY, LIMIT = "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA"

@@ -54,16 +54,19 @@ class InProcessCluster:
         """Return the GPUs torch sees in this process."""
         return float(torch.cuda.device_count())
 
-    def require_gpus(self, count: float) -> None:
-        """Raise UserError unless torch sees ``count`` GPUs."""
-        if count > self.num_gpus():
+    def place(self, placement: Placement, count: int) -> list[Placement]:
+        """Return ``placement`` for each. Raises UserError unless torch sees GPUs for all."""
+        needed = count * placement.gpus
+        if needed > self.num_gpus():
             raise UserError(
-                f"hardware needs {count:g} GPUs but this process sees {self.num_gpus():g};"
+                f"hardware needs {needed:g} GPUs but this process sees {self.num_gpus():g};"
                 " set hardware.device to cpu, or join a machine with GPUs"
             )
+        return [placement] * count
 
-    def rendezvous(self) -> str:
+    def rendezvous(self, first: Placement) -> str:
         """Return the URL of a new file."""
+        del first
         return new_rendezvous_file()
 
     def close(self) -> None:

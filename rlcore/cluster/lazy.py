@@ -8,10 +8,11 @@ from schemas.hardware import HardwareSection
 
 
 class LazyCluster:
-    """Starts, holds and ends the cluster of ``hardware``."""
+    """Starts, holds and ends the cluster of ``hardware``; ``store``: the run's, through which its
+    hosts exchange files."""
 
-    def __init__(self, hardware: HardwareSection) -> None:
-        self._hardware = hardware
+    def __init__(self, hardware: HardwareSection, store: str = "") -> None:
+        self._hardware, self._store = hardware, store
         self._lock = Lock()
         # The thread lives as long as the cluster: Linux ends Ray's processes together with the
         # thread that started them. It is never the main one, where Ray would replace the handler
@@ -23,7 +24,7 @@ class LazyCluster:
         """Return the cluster, starting it when this is the first use."""
         with self._lock:
             if self._started is None:
-                self._started = self._owner.submit(_start, self._hardware)
+                self._started = self._owner.submit(_start, self._hardware, self._store)
         return self._started.result()
 
     def close(self) -> None:
@@ -36,7 +37,7 @@ class LazyCluster:
         self._owner.shutdown(wait=False)
 
 
-def _start(hardware: HardwareSection) -> Cluster:
+def _start(hardware: HardwareSection, store: str) -> Cluster:
     # Each where it is used: rlcore runs where Ray is not installed, and a flow without torch.
     if hardware.cluster == "in_process":
         from rlcore.cluster.in_process import InProcessCluster
@@ -45,4 +46,6 @@ def _start(hardware: HardwareSection) -> Cluster:
     from rlcore.cluster.ray_cluster import RayCluster
 
     timeouts = hardware.timeouts
-    return RayCluster(hardware.ray_address, stall_s=timeouts.stall_s, start_s=timeouts.start_s)
+    return RayCluster(
+        hardware.ray_address, stall_s=timeouts.stall_s, start_s=timeouts.start_s, store=store
+    )

@@ -1,18 +1,18 @@
 """Workers as long-lived Ray actors, owned by this process: when it dies, they die.
 
-The only file that imports ray. Actors reserve GPUs but no CPUs: the phases alternate, so a
-worker's CPU use is bounded by its thread count, not by a reservation.
+Ray is imported here and in ``ray_hosts`` alone. Actors reserve GPUs but no CPUs: the phases
+alternate, so a worker's CPU use is bounded by its thread count, not by a reservation.
 """
 
 import json
 import logging
 import os
-import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,26 @@ from ray._private import worker as ray_worker
 from ray._raylet import (
     AuthenticationTokenLoader,  # pyright: ignore[reportAttributeAccessIssue]
     Config,  # pyright: ignore[reportAttributeAccessIssue]
-    GcsClient,  # pyright: ignore[reportAttributeAccessIssue]
 )
 from ray.exceptions import AuthenticationError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
-from rlcore.cluster.address import MODE, REFUSED, check_address, require_token
-from rlcore.cluster.host_settings import RAY, set_variables, socket_folder, switch_off
+from rlcore.cluster.address import DISABLED, MODE, REFUSED, check_address, require_token
+from rlcore.cluster.host_settings import OFF, RAY, set_variables, socket_folder, switch_off
+from rlcore.cluster.hosts import check_token
 from rlcore.cluster.progress import Sign, report_to
+from rlcore.cluster.ray_hosts import (
+    RunHosts,
+    forwarded,
+    free_port,
+    joined_hosts,
+    nodes_at,
+    store_variables,
+)
 from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
+from rlcore.cluster.travel import NOTHING, Seat, Stored, Traveller, named
 from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout, new_rendezvous_file
 from rlcore.cluster.watch import LOOK_S, CallWatch, end, labelled, logged
-from rlcore.cluster.worker_object import Shell
 from rlcore.recipes.redaction import redacting
 from schemas.errors import UserError
 
@@ -47,17 +55,16 @@ _KV_S = 2.0
 _NOT_UP = ("timed out during startup", "Deadline Exceeded")  # what ``ray.init`` says
 _BEYOND = os.environ.get(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "1")  # of an existing cluster
 _RAYS_OWN = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
-# Forwarded to the nodes of an existing cluster. Ray logs what it forwards, so it includes no
-# secret: the nodes need their own HF_TOKEN.
-_FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "PYTHONPATH")
 
 
-class _Actor(Shell):
-    """A shell in a separate process, which reports the progress of its calls."""
+class _Actor(Traveller):
+    """An object in a separate process, which reports the progress of its calls."""
 
-    def __init__(self, target: str, label: bytes, secrets: dict[str, str]) -> None:
+    def __init__(
+        self, target: str, label: bytes, secrets: dict[str, str], seat: Seat | None
+    ) -> None:
         os.environ.update(secrets)  # before the target's libraries read them
-        super().__init__(target)
+        super().__init__(target, seat)
         report_to(partial(_report_progress, label))
         _report_progress(label, 0, "")
 
@@ -65,9 +72,15 @@ class _Actor(Shell):
         """Return the number of this process."""
         return os.getpid()
 
-    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        folders: Mapping[str, Stored] | None = None,
+    ) -> Any:
         with redacting():
-            return super().call(method, args, kwargs)
+            return super().call(method, args, kwargs, folders)
 
 
 def _titled(target: str) -> type[_Actor]:
@@ -116,8 +129,16 @@ def _report_progress(label: bytes, count: int, note: str) -> None:
 class RayPending:
     """One call in progress in an actor."""
 
-    def __init__(self, call_watch: CallWatch, method: str, reference: "ray.ObjectRef") -> None:
+    def __init__(
+        self,
+        call_watch: CallWatch,
+        method: str,
+        reference: "ray.ObjectRef",
+        take: Callable[[Any], Any] = lambda answer: answer,
+    ) -> None:
+        """``take`` returns the result of what the actor answered."""
         self._call_watch, self._method, self._reference = call_watch, method, reference
+        self._take = take
 
     def result(self, timeout_s: float) -> Any:
         """Wait for the call. An error of the call itself is raised unchanged."""
@@ -137,7 +158,7 @@ class RayPending:
 
     def _answer(self) -> Any:
         try:
-            return ray.get(self._reference)
+            return self._take(ray.get(self._reference))
         except RayActorError as error:
             died = f"worker '{self._call_watch.name}' died during {self._method}: {error}"
             raise logged(WorkerDied, died) from error
@@ -150,21 +171,36 @@ class RayPending:
 class RayWorker:
     """Handle on one actor."""
 
-    def __init__(self, name: str, actor: Any, call_watch: CallWatch, label: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        actor: Any,
+        call_watch: CallWatch,
+        label: str,
+        placement: Placement,
+        hosts: RunHosts | None = None,
+    ) -> None:
         """``label``: in the environment of its process, and of those that it starts, as
-        ``LABEL``."""
-        self.name = name
+        ``LABEL``. ``hosts``: of the cluster, where they are several."""
+        self.name, self.placement, self.stopped = name, placement, False
         self._actor, self._call_watch, self._label = actor, call_watch, label
+        self._hosts = hosts
         self._pid: ray.ObjectRef = actor.process.remote()
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""
         self._call_watch.begin(method)
-        return RayPending(self._call_watch, method, self._actor.call.remote(method, args, kwargs))
+        if self._hosts is None:
+            called = self._actor.call.remote(method, args, kwargs)
+            return RayPending(self._call_watch, method, called)
+        args, folders, take = self._hosts.carried(self.placement.host, method, args)
+        called = self._actor.call.remote(method, args, kwargs, folders)
+        return RayPending(self._call_watch, method, called, take)
 
     def stop(self) -> None:
         """Kill the actor's process, and on this host those that it has started: a process that
         was killed leaves them behind."""
+        self.stopped = True
         started = labelled(LABEL, self._label)
         ray.kill(self._actor, no_restart=True)
         end(started)
@@ -182,9 +218,9 @@ def _join(address: str, options: dict[str, Any]) -> None:
     try:
         if address == "auto":
             address = services.canonicalize_bootstrap_address_or_die(address)
-        mode = check_address(address)
-        if mode is not None and os.environ.get(MODE) != mode:
-            os.environ[MODE] = mode
+        answer = check_address(address)
+        if answer is not None and os.environ.get(MODE) != answer.mode:
+            os.environ[MODE] = answer.mode
             Config.initialize("")  # Ray read the variable when it was imported
             AuthenticationTokenLoader.instance().reset_cache()
         ray.init(address=address, **options)
@@ -230,9 +266,15 @@ class RayCluster:
     """
 
     def __init__(
-        self, address: str | None = None, *, stall_s: float = 45.0, start_s: float = 120.0
+        self,
+        address: str | None = None,
+        *,
+        stall_s: float = 45.0,
+        start_s: float = 120.0,
+        store: str = "",
     ) -> None:
-        """Start or join it. ``stall_s``: see ``Watch``.
+        """Start or join it. ``stall_s``: see ``Watch``. ``store``: the run's, through which several
+        hosts exchange files.
 
         Raises WorkerTimeout when our own Ray has not started within ``start_s`` seconds,
         UserError when the cluster at ``address`` cannot be joined.
@@ -268,29 +310,36 @@ class RayCluster:
         self._continued = Continued(node.live_processes() if self._local else [])
         self._workers: list[RayWorker] = []
         self._meetings: list[str] = []
+        hosts = [] if self._local else joined_hosts()
+        if os.environ.get(MODE) == DISABLED:
+            check_token(address or "", hosts)
+        self._hosts = RunHosts(hosts, store, start_s) if len(hosts) > 1 else None
 
     def spawn(self, target: str, *args: Any, name: str, placement: Placement) -> RayWorker:
         """Start an actor and begin building ``target`` in it."""
-        names = () if self._local else _FORWARDED
-        forwarded = {key: os.environ[key] for key in names if key in os.environ}
-        label = uuid.uuid4().hex
-        variables = {**forwarded, **placement.env}
+        label, hosts = uuid.uuid4().hex, self._hosts
+        variables = {**({} if self._local else forwarded()), **placement.env}
+        secrets = kept_secrets() if self._local else {}
+        options: dict[str, Any] = {}
+        require, seat, folders = (_require_ray if self._local else None), None, NOTHING
+        if hosts is not None:
+            placement = replace(placement, host=placement.host or hosts.own)
+            seat, options = hosts.seat(placement.host), hosts.on(placement.host)
+            secrets, variables = store_variables(), {**forwarded(*OFF), **placement.env}
+            if seat.elsewhere:
+                require, folders = partial(hosts.require, placement.host), named(args)
         # To workers with variables alone, engines among them: Ray sets up an environment for each.
         runtime_env = {"env_vars": {**variables, LABEL: label} if variables else {}}
         with _asking_ray(f"worker '{name}' was to start"):
             actor = (
                 ray.remote(_titled(target))
-                .options(num_cpus=0, num_gpus=placement.gpus, runtime_env=runtime_env)
-                .remote(target, label.encode(), kept_secrets() if self._local else {})
+                .options(num_cpus=0, num_gpus=placement.gpus, runtime_env=runtime_env, **options)
+                .remote(target, label.encode(), secrets, seat)
             )
-            call_watch = CallWatch(
-                name,
-                partial(_sign_of, label.encode()),
-                _require_ray if self._local else None,
-                stall_s=self.stall_s,
-            )
-            worker = RayWorker(name, actor, call_watch, label)
-            actor.build.remote(args)
+            sign = partial(_sign_of, label.encode())
+            call_watch = CallWatch(name, sign, require, stall_s=self.stall_s, here=self._local)
+            worker = RayWorker(name, actor, call_watch, label, placement, hosts)
+            actor.build.remote(args, folders)
         self._workers.append(worker)
         return worker
 
@@ -299,26 +348,28 @@ class RayCluster:
         with _asking_ray("its GPUs were counted"):
             return float(ray.cluster_resources().get("GPU", 0.0))
 
-    def require_gpus(self, count: float) -> None:
-        """Raise UserError with the number of GPUs when every host has fewer than ``count``."""
-        with _asking_ray("its GPUs were counted"):
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        present = max((resources.get("GPU", 0.0) for resources in nodes), default=0.0)
-        if count > present:
+    def place(self, placement: Placement, count: int) -> list[Placement]:
+        """Return ``placement`` for each of ``count`` workers of one pool; with its host where there
+        are several. Raises UserError where they do not fit."""
+        if self._hosts is not None:
+            living = [worker.placement for worker in self._workers if not worker.stopped]
+            return self._hosts.place(placement, count, living)
+        present, needed = self.num_gpus(), count * placement.gpus
+        if needed > present:
             raise UserError(
-                f"hardware needs {count:g} GPUs but the largest host of the Ray cluster has"
-                f" {present:g}; lower hardware.learner.ranks or hardware.rollout.engines, or take a"
-                " host with more GPUs (a run cannot use two hosts yet)"
+                f"hardware needs {needed:g} GPUs but the host of the Ray cluster has {present:g};"
+                " lower hardware.learner.ranks or hardware.rollout.engines, or take a host with"
+                " more GPUs or a cluster of several hosts (docs/do/scale.md)"
             )
+        return [placement] * count
 
-    def rendezvous(self) -> str:
-        """Return the URL of a new file, or of a free port of this node as other nodes see it."""
+    def rendezvous(self, first: Placement) -> str:
+        """Return the URL of a new file, or of a free port of rank 0's node as other nodes see
+        it."""
         if self._local:
             self._meetings.append(new_rendezvous_file())
             return self._meetings[-1]
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return f"tcp://{ray.util.get_node_ip_address()}:{probe.getsockname()[1]}"
+        return free_port() if self._hosts is None else self._hosts.ask(first.host, free_port)
 
     def close(self) -> None:
         """Kill every actor and leave the runtime, also where Ray or an actor answers no more.
@@ -330,6 +381,8 @@ class RayCluster:
         for worker in self._workers:
             worker.stop()
         self._workers.clear()
+        if self._hosts is not None:
+            self._hosts.close()
         ray.shutdown()
         self._continued.close()
         end(process for process in processes if process is not None)
@@ -339,6 +392,6 @@ class RayCluster:
 
 if __name__ == "__main__":  # ``check_address`` asks in a separate process: Ray would warn here
     try:
-        GcsClient(sys.argv[1]).internal_kv_keys(b"", None, 5)
+        print(json.dumps([astuple(host) for host in nodes_at(sys.argv[1])]))
     except AuthenticationError:
         sys.exit(REFUSED)

@@ -45,10 +45,18 @@ class WorkerDied(WorkerError):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What one worker needs: whole or fractional GPUs, and environment set before its imports."""
+    """What one worker needs: whole or fractional GPUs, and environment set before its imports.
+
+    ``threads``: of a rank or an engine, which may lie on any host of the cluster; 0: of what stays
+    on the flow's own. ``spread``: over the hosts, not packed. ``host``: the address of the one
+    chosen by ``Cluster.place``; "" where there is one only.
+    """
 
     gpus: float = 0.0
     env: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 0
+    spread: bool = False
+    host: str = ""
 
 
 class Pending(Protocol):
@@ -90,14 +98,17 @@ class Cluster(Protocol):
         """Return how many GPUs the cluster has."""
         ...
 
-    def require_gpus(self, count: float) -> None:
-        """Raise UserError with what is missing when the cluster has fewer than ``count`` GPUs."""
+    def place(self, placement: Placement, count: int) -> list[Placement]:
+        """Return ``placement`` for each of ``count`` workers of one pool, with its host.
+
+        Raises UserError with what is missing when the cluster cannot hold them.
+        """
         ...
 
-    def rendezvous(self) -> str:
-        """Return a new place where the ranks of one learner meet, as ``init_method`` of
-        ``torch.distributed``: a file where they share a machine, since the TCP store of torch
-        listens on every address without authentication."""
+    def rendezvous(self, first: Placement) -> str:
+        """Return a new place where the ranks of one learner meet, the ``first`` of which is placed
+        so, as ``init_method`` of ``torch.distributed``: a file where they share a machine, since
+        the TCP store of torch listens on every address without authentication."""
         ...
 
     def close(self) -> None:

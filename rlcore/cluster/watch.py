@@ -136,12 +136,14 @@ class CallWatch:
         require: Callable[[str], None] | None,
         *,
         stall_s: float,
+        here: bool = True,
     ) -> None:
         """``name``: of the worker. ``sign`` returns its newest sign. ``require`` raises
-        WorkerDied, with what it is given for the circumstances, when the cluster itself is gone;
-        None for one that runs elsewhere, whose processes cannot be looked at."""
+        WorkerDied, with what it is given for the circumstances, when the cluster itself is gone,
+        or a host of it; None for one that is not looked at. ``here``: the worker is a process of
+        this host, which can be looked at."""
         self.name = name
-        self._sign, self._require = sign, require
+        self._sign, self._require, self._here = sign, require, here
         self._watch = Watch(stall_s)
         self._looked = 0.0
         self._has_looked = False
@@ -175,7 +177,7 @@ class CallWatch:
         self._looked, self._has_looked = now, True
         self._require_cluster(method)
         sign = self._sign()
-        stopped = self._require is not None and sign is not None and is_stopped(sign.pid)
+        stopped = self._here and sign is not None and is_stopped(sign.pid)
         reason = self._watch.look(method, sign, stopped=stopped, passed_s=passed_s)
         self._log_notes()
         if reason is not None:

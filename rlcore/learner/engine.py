@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.utils import deterministic
 
-from rlcore.cluster.host_settings import LOOPBACK_ENV, limit_onednn
+from rlcore.cluster.host_settings import LOOPBACK_ENV, interface_towards, limit_onednn
 from rlcore.learner.canonical import SavedState
 from rlcore.learner.model import TokenModel
 from rlcore.learner.shards import read_shards, write_shards
@@ -265,6 +265,9 @@ def _connect(
     os.environ.update({"RANK": str(rank), "WORLD_SIZE": str(world_size), "LOCAL_RANK": "0"})
     if world_size == 1 or rendezvous.startswith("file:"):
         os.environ.update(LOOPBACK_ENV)
+    else:  # gloo would take what the host's name resolves to, which is often the loopback
+        for name in LOOPBACK_ENV:
+            os.environ.setdefault(name, interface_towards(rendezvous))
     if not dist.is_initialized():
         if world_size == 1:
             dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)

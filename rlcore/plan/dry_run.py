@@ -43,6 +43,7 @@ def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noq
         **({"Overlap": _overlap_lines(recipe)} if recipe.rl.enabled else {}),
         "End of an answer": _stop_lines(recipe, start.stops),
         "Memory": _memory_lines(fit),
+        **({"Hosts": [*start.hosts]} if start.hosts else {}),
         "Disk": disk_lines(fit.disk, recipe.store, fit.machine.disk_free, in_store),
     }
     if start.sandbox is not None:

@@ -177,8 +177,8 @@ def _check_gpus(fit: Fit) -> None:
         raise UserError(
             f"hardware: ranks ({who}) x learner.gpus_per_rank = {share:g} plus {engines} engine(s)"
             f" x rollout.gpus_per_engine = {engine_share:g} need {needed:g} GPUs and {len(gpus)}"
-            " are visible; lower these or take a machine with more GPUs (a run cannot use two"
-            " hosts yet)"
+            " are visible; lower these or take a machine with more GPUs, or a Ray cluster of"
+            " several hosts (hardware.ray_address)"
         )
     if fit.memory is None:
         return

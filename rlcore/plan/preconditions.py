@@ -23,6 +23,7 @@ from rlcore.models.stop_tokens import NEVER_CLOSES, Stops
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.plan.data_size import check_files
 from rlcore.plan.functions import check_functions
+from rlcore.plan.hosts import layout_lines
 from rlcore.plan.machine import Fit, check_machine
 from rlcore.plan.rehearsal import Rehearsal, rehearse
 from rlcore.results.compare import recipe_differences
@@ -76,12 +77,13 @@ VALUES_READ_AHEAD = 16 * 2**30
 class StartCheck:
     """What was found out of a run that may start here. ``stops``: None where the model's files are
     not at hand; ``sandbox``: the level at which rewards run programs here, None: they run none;
-    ``rehearsal``: None where rows are not at hand."""
+    ``rehearsal``: None where rows are not at hand; ``hosts``: ``layout_lines``."""
 
     fit: Fit
     stops: Stops | None = None
     sandbox: Level | None = None
     rehearsal: Rehearsal | None = None
+    hosts: tuple[str, ...] = ()
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -107,11 +109,11 @@ def check_start(recipe: Recipe, *, call_judges: bool = False) -> StartCheck:
     _check_reward_models(recipe, recipe.rl.rollout.max_new_tokens)
     _check_ends(recipe, stops)
     fit = check_machine(recipe, data=check_files(recipe))
-    _check_cluster(recipe)
+    hosts = _check_cluster(recipe)
     sandbox = check_sandbox(recipe)
     check_functions(recipe)
     check_environment(recipe)
-    return StartCheck(fit, stops, sandbox, rehearse(recipe, call_judges=call_judges))
+    return StartCheck(fit, stops, sandbox, rehearse(recipe, call_judges=call_judges), hosts)
 
 
 def check_evaluation(recipe: Recipe) -> None:
@@ -192,12 +194,15 @@ def check_environment(recipe: Recipe) -> None:
         TurnEncoder(tokenizer, tools, section.max_observation_tokens).check()
 
 
-def _check_cluster(recipe: Recipe) -> None:
+def _check_cluster(recipe: Recipe) -> tuple[str, ...]:
+    """Return ``layout_lines``."""
     if recipe.hardware.ray_address is not None:
-        check_address(recipe.hardware.ray_address)
-    elif recipe.hardware.cluster == "ray":
+        answer = check_address(recipe.hardware.ray_address)
+        return () if answer is None else tuple(layout_lines(recipe, answer.hosts))
+    if recipe.hardware.cluster == "ray":
         for _, found, remedy in obstacles():
             raise UserError(f"{found}; {remedy}")
+    return ()
 
 
 def _check_variables(recipe: Recipe) -> None:

@@ -1,5 +1,6 @@
 """From a recipe to the settings of its workers: specs, environments and placements."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from rlcore.cluster.host_settings import SPINNING
@@ -69,7 +70,8 @@ def learner_placement(recipe: Recipe, device: str) -> Placement:
     }
     if device == "cpu":
         env["DS_ACCELERATOR"] = "cpu"
-    return Placement(gpus=hardware.gpus_per_rank if device == "cuda" else 0.0, env=env)
+    gpus = hardware.gpus_per_rank if device == "cuda" else 0.0
+    return Placement(gpus=gpus, env=env, threads=hardware.threads)
 
 
 def engine_spec(recipe: Recipe, model_dir: Path, device: str) -> EngineSpec:
@@ -88,8 +90,14 @@ def engine_spec(recipe: Recipe, model_dir: Path, device: str) -> EngineSpec:
     )
 
 
+def engine_share(recipe: Recipe, device: str) -> Placement:
+    """Return what one rollout engine takes of its host."""
+    rollout = recipe.hardware.rollout
+    gpus = rollout.gpus_per_engine if device == "cuda" else 0.0
+    return Placement(gpus=gpus, threads=rollout.threads, spread=True)
+
+
 def engine_placement(recipe: Recipe, engine: str, device: str) -> Placement:
     """Return GPUs and environment of one rollout engine, ``engine``."""
-    rollout = recipe.hardware.rollout
     env = engine_kind(engine).environment(engine_spec(recipe, Path(), device))
-    return Placement(gpus=rollout.gpus_per_engine if device == "cuda" else 0.0, env=env)
+    return replace(engine_share(recipe, device), env=env)

@@ -4,6 +4,7 @@ use."""
 import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -56,7 +57,7 @@ class Workers:
         self._begin()
 
     def _begin(self) -> None:
-        self._cluster = LazyCluster(self.recipe.hardware)
+        self._cluster = LazyCluster(self.recipe.hardware, self.recipe.store)
         self._learners: list[LearnerPool] = []
         self._engines: tuple[str, EnginePool] | None = None  # and of which class they are
         self._reward_workers: list[Worker] | None = None
@@ -100,12 +101,20 @@ class Workers:
     ) -> list[Worker]:
         """Start a worker of class ``target`` per name, built with its ``arguments``.
 
-        Raises ``UserError`` where the cluster has too few GPUs for all of them.
+        Raises ``UserError`` where the cluster cannot hold all of them.
         """
-        self.cluster.require_gpus(placement.gpus * len(names))
+        return self._spawn(target, self.cluster.place(placement, len(names)), names, arguments)
+
+    def _spawn(
+        self,
+        target: str,
+        placements: Sequence[Placement],
+        names: Sequence[str],
+        arguments: Sequence[tuple[Any, ...]],
+    ) -> list[Worker]:
         return [
-            self.cluster.spawn(target, *built_with, name=name, placement=placement)
-            for name, built_with in zip(names, arguments, strict=True)
+            self.cluster.spawn(target, *built_with, name=name, placement=placed)
+            for placed, name, built_with in zip(placements, names, arguments, strict=True)
         ]
 
     def learner(
@@ -244,7 +253,9 @@ class Workers:
     def _brought_models(self) -> dict[str, BroughtModel]:
         """Return the reward models that the recipe brings, by function; started at the first
         call."""
-        recipe, placement = self.recipe, learner_placement(self.recipe, self.device)
+        recipe = self.recipe
+        # A model of the user's is a folder of the flow's own host.
+        placement = replace(learner_placement(recipe, self.device), threads=0)
         for name, model in recipe.reward_models.items():
             function = f"{REWARD_MODEL}:{name}"
             if function in self._brought:
@@ -307,10 +318,11 @@ class Workers:
             stage=stage,
         )
         placement = learner_placement(self.recipe, self.device)
-        rendezvous = self.cluster.rendezvous() if ranks > 1 else ""
-        workers = self.spawn(
+        placements = self.cluster.place(placement, ranks)
+        rendezvous = self.cluster.rendezvous(placements[0]) if ranks > 1 else ""
+        workers = self._spawn(
             LEARNER,
-            placement,
+            placements,
             [f"{name}-{rank}" for rank in range(ranks)],
             [(spec, rank, ranks, rendezvous) for rank in range(ranks)],
         )

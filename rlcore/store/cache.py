@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from schemas.errors import UserError
+
+if TYPE_CHECKING:
+    from schemas.artifacts import ArtifactRef
 
 SETTING = "RL_PIPELINE_CACHE_GIB"
 DEFAULT_GIB = 50.0
@@ -26,7 +30,22 @@ PARTIAL, HELD = ".partial", ".held"
 
 # Locks of what this process handed out as folders, open until it ends: path -> file descriptor.
 _HANDED_OUT: dict[Path, int] = {}
+_ORIGINS: dict[Path, tuple[str, "ArtifactRef"]] = {}  # folder -> its store, its artifact
 _ONE_AT_A_TIME = Lock()
+
+
+def note_origin(folder: Path, store: str, ref: "ArtifactRef") -> None:
+    """Remember what ``folder`` is a copy of."""
+    _ORIGINS[folder] = store, ref
+
+
+def origin_of(path: str) -> "tuple[str, ArtifactRef, str] | None":
+    """Return of which store and artifact ``path`` lies in a copy that this process was given, and
+    where in it; None for any other path."""
+    for folder in (Path(path), *Path(path).parents) if path.startswith("/") else ():
+        if folder in _ORIGINS:
+            return (*_ORIGINS[folder], Path(path).relative_to(folder).as_posix())
+    return None
 
 
 def most_bytes() -> int:

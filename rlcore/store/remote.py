@@ -15,7 +15,7 @@ from typing import Any
 
 import fsspec
 
-from rlcore.store.cache import Cache, most_bytes
+from rlcore.store.cache import Cache, most_bytes, note_origin
 from rlcore.store.checks import MANIFEST, ArtifactError, check_digest, file_digest
 from rlcore.store.records import LEASES, RemoteRecords
 from rlcore.store.tombstones import FOLDER as PRUNED
@@ -138,6 +138,7 @@ class RemoteFiles:
     def fetch_all(self, location: str, manifest: Manifest) -> Path:
         """Return a local directory that holds all files of an artifact, until this process ends."""
         folder = self._cache.hand_out(manifest.sha256)
+        note_origin(folder, self.root, manifest.ref(self.uri(location)))
         for name in manifest.files:
             self.fetch(location, name, manifest)
         return folder

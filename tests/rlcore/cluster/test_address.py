@@ -78,7 +78,11 @@ def test_what_answers_and_is_no_cluster_is_refused(
 def test_a_cluster_that_answers_is_let_through(on_ray: RayCluster) -> None:
     node = ray_worker._global_node
     assert node is not None
-    assert address.check_address(node.gcs_address) == address.TOKEN
+    answer = address.check_address(node.gcs_address)
+    assert answer is not None
+    assert answer.mode == address.TOKEN
+    assert [host.address for host in answer.hosts] == ["127.0.0.1"]
+    assert answer.hosts[0].cpus >= 4
     assert address.check_address("auto") is None
 
 

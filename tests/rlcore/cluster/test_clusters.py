@@ -50,18 +50,7 @@ def test_a_user_error_arrives_unchanged(cluster: Cluster) -> None:
 def test_more_gpus_than_there_are_is_refused_before_any_worker(cluster: Cluster) -> None:
     """Ray would wait for them forever."""
     with pytest.raises(UserError, match=r"hardware needs \d+ GPUs but"):
-        cluster.require_gpus(cluster.num_gpus() + 1)
-
-
-def test_gpus_of_two_hosts_are_not_added_up(
-    on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A larger cluster was advised, and a run over two hosts ended with files that one lacks."""
-    two = [{"Alive": True, "Resources": {"GPU": 4.0}}, {"Alive": True, "Resources": {"GPU": 8.0}}]
-    monkeypatch.setattr("ray.nodes", lambda: [*two, {"Alive": False, "Resources": {"GPU": 64.0}}])
-    on_ray.require_gpus(8)
-    with pytest.raises(UserError, match=r"9 GPUs but the largest host .* has 8; .* two hosts yet"):
-        on_ray.require_gpus(9)
+        cluster.place(Placement(cluster.num_gpus() + 1), 1)
 
 
 def test_environment_is_set_before_the_worker_imports(on_ray: RayCluster) -> None:
@@ -176,9 +165,9 @@ def test_no_secret_is_forwarded_to_an_existing_cluster(
 def test_on_a_cluster_of_ones_own_ranks_meet_at_a_port(
     on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert on_ray.rendezvous().startswith("file://")
+    assert on_ray.rendezvous(PLAIN).startswith("file://")
     monkeypatch.setattr(on_ray, "_local", False)
-    assert on_ray.rendezvous().startswith("tcp://")
+    assert on_ray.rendezvous(PLAIN).startswith("tcp://")
 
 
 def test_our_own_ray_listens_on_loopback_only(on_ray: RayCluster) -> None:

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.cluster.host_settings import obstacles, set_variables, socket_folder
+from rlcore.cluster.host_settings import (
+    LOOPBACK,
+    interface_towards,
+    obstacles,
+    set_variables,
+    socket_folder,
+)
 
 RAYS_OWN = "/session_2026-11-27_18-33-07_123456_1234567/sockets/plasma_store.1"
 
@@ -150,3 +156,8 @@ def test_threads_that_wait_leave_their_cores_unless_the_user_says_otherwise() ->
     environment = {"GOMP_SPINCOUNT": "infinity"}
     set_variables(environment)
     assert environment["GOMP_SPINCOUNT"] == "infinity"
+
+
+def test_ranks_meet_on_the_interface_that_reaches_the_first() -> None:
+    """gloo took what the host's name resolves to, which other hosts cannot reach."""
+    assert interface_towards("tcp://127.0.0.1:4000") == LOOPBACK

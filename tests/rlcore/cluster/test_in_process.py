@@ -49,6 +49,6 @@ def test_what_cannot_be_built_says_why_at_the_first_call(cluster: InProcessClust
 
 
 def test_more_gpus_than_there_are_are_refused_with_the_remedy(cluster: InProcessCluster) -> None:
-    cluster.require_gpus(0)
+    cluster.place(Placement(), 1)
     with pytest.raises(UserError, match=r"needs 99 GPUs but this process sees .*device to cpu"):
-        cluster.require_gpus(99)
+        cluster.place(Placement(1.0), 99)

@@ -1,0 +1,186 @@
+"""A run over two machines, each with its own memory, processes and cache: what a user of two hosts
+gets, and what of it a loss of one leaves."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import pytest
+
+from rlcore.store.artifacts import ArtifactStore
+from tests.cluster.machines import Machines, two_machines
+from tests.flows.small_run import SMALL
+
+pytestmark = [pytest.mark.machines, pytest.mark.slow, pytest.mark.timeout(1200)]
+SECRET = "planted-0123456789-planted"
+NAMED_S = 60.0  # until a run says which host is gone
+SHORT: dict[str, Any] = {
+    **SMALL,
+    "sft.max_steps": 4,
+    "rl.iterations": 3,
+    "rl.validation.every": 3,
+    "hardware.device": "cpu",
+    "hardware.rollout.engine": "transformers",
+    "hardware.rollout.engines": 2,
+    "hardware.learner.ranks": 2,
+    "hardware.learner.zero_stage": 2,
+    "hardware.learner.threads": 1,
+    "hardware.restarts": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[Machines]:
+    with two_machines() as both:
+        yield both
+
+
+@pytest.fixture(scope="module")
+def bucket(machines: Machines) -> Iterator[str]:
+    """The URL of a bucket that both machines reach, on an S3 server of the first."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address=machines.addresses[0], port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    variables = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in variables.items():
+            environment.setenv(name, value)
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+        fsspec.filesystem("s3", skip_instance_cache=True).mkdir("machines")
+        yield "s3://machines"
+    server.stop()
+
+
+def started(
+    machines: Machines, name: str, overrides: dict[str, Any], *options: str
+) -> "subprocess.Popen[str]":
+    """Start a run on the first machine, in a folder of its own."""
+    folder = machines.first / name
+    folder.mkdir(exist_ok=True)
+    given = [f"{key}={json.dumps(value)}" for key, value in {**SHORT, **overrides}.items()]
+    words = [word for one in given for word in ("-o", one)]
+    store = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
+    return subprocess.Popen(
+        [sys.executable, "-u", "-m", "flows.cli", "run", "quickstart", *options, *words],
+        cwd=folder,
+        env={**machines.environment(machines.first), **store, "PREFECT_LOGGING_LEVEL": "INFO"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(machines: Machines, name: str, overrides: dict[str, Any]) -> None:
+    """Run to the end of RL, which succeeds."""
+    with started(machines, name, overrides, "--until", "rl") as running:
+        text, _ = running.communicate(timeout=1800)
+    assert running.returncode == 0, text[-6000:]
+
+
+def planned(machines: Machines, overrides: dict[str, Any]) -> str:
+    """Return what the dry run prints."""
+    with started(machines, "plan", overrides, "--dry-run") as running:
+        return running.communicate(timeout=600)[0]
+
+
+def read_until(running: "subprocess.Popen[str]", words: str) -> None:
+    """Read what a run prints until a line has ``words``."""
+    assert running.stdout is not None
+    seen: list[str] = []
+    for line in running.stdout:
+        seen.append(line)
+        if words in line:
+            return
+    raise AssertionError("".join(seen)[-6000:])
+
+
+def policies(store: str) -> dict[str, str]:
+    """Return key -> content of every policy, the trained one among them."""
+    made = {m.key: m.sha256 for m in ArtifactStore(store).manifests() if m.kind == "policy"}
+    assert len(made) == 2, "of SFT and RL"
+    return made
+
+
+def test_the_plan_says_what_lies_where_and_refuses_a_folder_as_store(
+    machines: Machines, bucket: str
+) -> None:
+    """The second host would look for the model in a folder of its own."""
+    ray = {"hardware.ray_address": machines.ray_address}
+    first, second = machines.addresses
+    plan = planned(machines, {**ray, "store": f"{bucket}/plan"})
+    assert f"  {first}: policy rank 0, rollout engine 0\n" in plan
+    assert f"  {second}: policy rank 1, rollout engine 1\n" in plan
+    assert f"  weights: in memory on {first}, through the store to {second}\n" in plan
+    refused = planned(machines, {**ray, "store": "runs/store"})
+    assert refused.startswith("error: store = 'runs/store' is a folder of one host, and workers")
+    assert refused.count("\n") == 1
+
+
+OTHER = """
+import sys
+from rlcore.cluster.ray_cluster import RayCluster
+from rlcore.cluster.types import Placement
+cluster = RayCluster(sys.argv[1], store="s3://nowhere/at-all")
+cluster._hosts._software["torch"] = "0.1"
+cluster.place(Placement(threads=1, spread=True), 2)
+"""
+
+
+def test_a_host_with_another_version_is_named_before_a_worker_starts(machines: Machines) -> None:
+    """Its ranks would compute other numbers."""
+    asked = subprocess.run(
+        [sys.executable, "-c", OTHER, machines.ray_address],
+        env=machines.environment(machines.first),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    last = asked.stderr.strip().rpartition("\n")[2]
+    assert f"UserError: node {machines.addresses[1]} runs torch 2." in last, asked.stderr
+    assert ", the flow 0.1; install the same on all nodes" in last
+
+
+def test_two_machines_learn_what_one_learns_and_one_goes_on_without_the_other(
+    prefect_server: str, machines: Machines, bucket: str
+) -> None:
+    """Who adds a host wants the same policy sooner, and no wait for a host that is gone."""
+    del prefect_server
+    ray = {"hardware.ray_address": machines.ray_address}
+    run(machines, "alone", {"store": f"{bucket}/alone"})
+    undisturbed = policies(f"{bucket}/alone")
+    both = f"{bucket}/both"
+    run(machines, "both", {**ray, "store": both})
+    assert policies(both) == undisturbed
+    assert not fsspec.filesystem("s3").exists(f"{both}/.exchange"), "weights stay in the bucket"
+
+    logs = [
+        path for each in (machines.first, machines.second) for path in (each / "ray").rglob("*")
+    ]
+    files = [path for path in logs if path.is_file()]
+    assert files
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+    killed = {**ray, "store": f"{bucket}/killed"}
+    with started(machines, "killed", killed, "--until", "rl") as running:
+        read_until(running, "iteration 1/3")
+        machines.kill_second()
+        began = time.monotonic()
+        read_until(running, f"node {machines.addresses[1]} of the Ray cluster is lost")
+        assert time.monotonic() - began < NAMED_S
+        running.communicate(timeout=600)
+    assert running.returncode != 0
+    run(machines, "killed", killed)
+    assert policies(f"{bucket}/killed") == undisturbed
