@@ -100,8 +100,8 @@ class LearnerWeights:
         state = self._on_first_rank()
         shared = SharedState() if len(self._shared) < kept else self._shared.pop(0)
         self._shared.append(shared)
-        path = shared.write(state) if self._rank == 0 else ""
-        return path, self._known or self._hashed(state)
+        known = self._known or self._hashed(state)  # the ranks meet there, so before it may fail
+        return shared.write(state) if self._rank == 0 else "", known
 
     def export(self, directory: Path, *, architecture: str) -> None:
         """Write a Hugging Face directory (rank 0) of the model class ``architecture``."""

@@ -103,7 +103,7 @@ def picture(
     above = ABOVE if titles else 0.1
     width, height = columns * PANEL_INCHES[0], rows * PANEL_INCHES[1]
     inner = (PANEL_INCHES[0] - left - RIGHT, PANEL_INCHES[1] - BELOW - above)
-    figure = Figure((width, height), layout=None, dpi=DPI)
+    figure = new_figure(width, height)
     grid = figure.subplots(
         rows,
         columns,
@@ -123,6 +123,16 @@ def picture(
         _draw(axes, panel)
     for axes in grid:  # of the last row, without a panel
         axes.set_visible(False)
+    return saved(figure, form)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches."""
+    return Figure((width, height), layout=None, dpi=DPI)
+
+
+def saved(figure: Figure, form: Literal["png", "svg"] = "png") -> bytes:
+    """Return ``figure`` in the format ``form``."""
     buffer = io.BytesIO()
     metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": None}
     figure.savefig(buffer, format=form, transparent=True, metadata=metadata)

@@ -54,13 +54,9 @@ class RLTraining:
                 digest=advantages.sha256,
                 ptx=self.ptx,
             )
-            scores, step = None, request
+            scores = None
             if recipe.rl.update.fused:
-                scores, step = (
-                    fused_scores(frame, request, recipe=recipe, learner=learner),
-                    # The ranks hold its gradients; the sequences need not be sent a second time.
-                    request,
-                )
+                scores = fused_scores(frame, request, recipe=recipe, learner=learner)
             if scores is not None:
                 if set(frame["weight_version"]) == {version}:  # else they are two policies'
                     bound = recipe.sampler_gap_bound
@@ -68,7 +64,7 @@ class RLTraining:
                         check_sampler_gap(scores.sampler, scores.old, scores.masks, bound=bound)
                     )
                 self.metrics.add(scores.metrics)
-            answer = learner.update(step)
+            answer = learner.update(request)
             if scores is not None:  # written while the learner steps
                 self._keep_own(scores.table(), advantages)
             result = answer.result()

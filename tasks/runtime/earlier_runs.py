@@ -155,7 +155,7 @@ def _half_done(
     for one in earlier:
         if is_made(continued_key(key, one.key)) or one.key not in finished or one.key == key:
             manifest = one.manifest
-            version = manifest.metadata[VERSION]
+            version = manifest.metadata.get(VERSION, "0")
             return HalfDone(one.key, one.step, manifest.code_fingerprint, version)
     return None
 

@@ -45,8 +45,11 @@ class KeyParts:
 
     @classmethod
     def from_json(cls, document: Any) -> "KeyParts | None":
-        """Return what a manifest says of them; None where it says nothing."""
-        return None if document is None else cls(**document)
+        """Return what a manifest says of them; None where it says nothing, or another version
+        wrote it."""
+        if not isinstance(document, dict) or set(document) != set(cls.__slots__):
+            return None
+        return cls(**document)
 
 
 class StageKeys(NamedTuple):

@@ -102,7 +102,7 @@ def _install(point: str) -> None:
             if stamp.version == 0:  # the start is synced
                 return original_sync(learner, engines, canary)
             unsent: Any = None  # the canary's log-probs, which nobody asks for
-            return Offered(WeightUpdate(stamp, "", {}, {}), unsent), 0.0
+            return Offered(WeightUpdate(stamp, "", {}), unsent), 0.0
 
         original_sync = rlcore.rl.phases.sync_weights
         rlcore.rl.phases.sync_weights = skipped

@@ -94,7 +94,7 @@ def test_the_same_rows_come_whatever_call_an_engine_dies_in(
 ) -> None:
     site = Site(method, error=error)
     site.pool.load_weights(UPDATE)
-    site.pool.probe([[1, 2, 3]])
+    site.pool.start_probe([[1, 2, 3]])()
     assert stream(site.pool, PROMPTS, schedule) == EXPECTED
     asked = {"stream": "generate", "pulled": "advance"}[schedule]
     lost = method in ("begin", "load_weights", "probe", asked)
@@ -155,7 +155,7 @@ def test_a_pool_that_can_have_no_other_raises_what_it_did() -> None:
 def test_a_new_engine_that_answers_the_canary_otherwise_samples_nothing(gap: float) -> None:
     site = Site("generate")
     site.pool.load_weights(UPDATE)
-    site.pool.probe([[1, 2, 3]])
+    site.pool.start_probe([[1, 2, 3]])()
 
     def start_new(index: int) -> Mortal:
         site.new.append(Mortal("new"))
