@@ -207,6 +207,36 @@ def _of(source: Any, key: str) -> Any:
     return source.get(key) if isinstance(source, Mapping) else getattr(source, key, None)
 
 
+def _most_train_rows(source: Source, *, solved: bool) -> int | None:
+    """Return the training prompts of ``source``, or demonstrations where ``solved``, at most; None
+    where only its files tell."""
+    match source:
+        case ArithmeticSource() | ProgramsSource():
+            return source.demonstrations if solved else source.train
+        case InstructionsSource():
+            return 0 if solved else source.train
+        case EnvironmentSource():
+            return source.demonstrations if solved else source.train_size
+        case Gsm8kSource():
+            if solved and not source.demonstrations:
+                return 0
+            if source.path is not None or source.hub_name != GSM8K_HUB:
+                return source.limit
+            return min(GSM8K_ROWS["train"], source.limit or GSM8K_ROWS["train"])
+        case MathSource():
+            if source.split == "test" or (solved and not source.demonstrations):
+                return 0
+            if source.path is not None or source.hub_name != MATH_HUB:
+                return source.limit
+            return min(MATH_ROWS["train"], source.limit or MATH_ROWS["train"])
+        case AimeSource():
+            if source.split != "train" or solved:
+                return 0
+            return source.limit if source.path else min(AIME_ROWS, source.limit or AIME_ROWS)
+        case _:
+            return source.limit if source.split == "train" else 0
+
+
 class DataSection(Section):
     """Sources and the treatment of their rows, in the order of the fields."""
 
@@ -267,6 +297,29 @@ class DataSection(Section):
         if "validation_fraction" not in values and sources and not validated:
             values = {**values, "validation_fraction": VALIDATION_FRACTION}
         return values
+
+    def shortfalls(self, prompts: int, demonstrations: int) -> Iterator[str]:
+        """Yield a sentence where the sources surely hold less for training than an iteration of
+        ``prompts`` and an SFT step of ``demonstrations``."""
+        most = self._most(solved=False)
+        if most is not None and prompts > most:
+            yield (
+                f"rl.rollout.prompts = {prompts} exceeds the {most} training prompts that"
+                " data.sources hold at most, and an iteration takes no prompt twice; lower it or"
+                " add data"
+            )
+        most = self._most(solved=True)
+        if most is not None and demonstrations > most:
+            yield (
+                f"sft.batch_size = {demonstrations} exceeds the {most} training demonstrations that"
+                " data.sources hold at most; lower it, add demonstrations or set sft.enabled to"
+                " false"
+            )
+
+    def _most(self, *, solved: bool) -> int | None:
+        """Return the training rows of all sources at most; None where only the files tell."""
+        known = [_most_train_rows(source, solved=solved) for source in self.sources]
+        return None if None in known else sum(rows for rows in known if rows is not None)
 
     @rule
     def _something_is_left_to_train_on(self) -> Iterator[str]:

@@ -78,30 +78,20 @@ def all_batches(
     demonstrations: int | None,
     preferences: int | None = None,
     pairs: int | None = None,
-    *,
-    prompts: int | None = None,
 ) -> BatchPlans:
     """Return the arithmetic of the recipe's stages. ``pairs``: rows of the file that the stage
-    preference reads; ``prompts``: those for training. Raises ``UserError`` as they do."""
+    preference reads. Raises ``UserError`` as they do."""
     return BatchPlans(
         sft_batch(recipe, demonstrations),
         preference_batch(recipe, pairs),
         reward_model_batch(recipe, preferences),
-        rl_batch(recipe, prompts) if recipe.rl.enabled else None,
+        rl_batch(recipe) if recipe.rl.enabled else None,
     )
 
 
-def rl_batch(recipe: Recipe, prompts: int | None = None) -> BatchPlan:
-    """Return the arithmetic of RL iterations; ``prompts``: those for training, None = unknown.
-
-    Raises ``UserError`` as ``_batch`` does, and where the prompts fill no iteration.
-    """
+def rl_batch(recipe: Recipe) -> BatchPlan:
+    """Return the arithmetic of RL iterations. Raises ``UserError`` as ``_batch`` does."""
     rollout, update = recipe.rl.rollout, recipe.rl.update
-    if prompts is not None and prompts < rollout.prompts:
-        raise UserError(
-            f"rl.rollout.prompts = {rollout.prompts} exceeds the {prompts} training prompts that"
-            " data.sources give, and an iteration takes no prompt twice; lower it or add data"
-        )
     sequences = rollout.prompts * rollout.samples
     steps = update.mini_batches * update.epochs
     return _batch(

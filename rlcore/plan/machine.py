@@ -85,11 +85,7 @@ def check_machine(
         problem=flash_missing(),
     )
     resolved = _with_attention(recipe, attention.name)
-    # Of files the rehearsal knows how many prompts are left.
-    prompts = data_size(recipe.data).train
-    batches = all_batches(
-        resolved, data.demonstrations, data.preferences, data.pairs, prompts=prompts
-    )
+    batches = all_batches(resolved, data.demonstrations, data.preferences, data.pairs)
     fit = Fit(
         recipe=recipe,
         machine=machine,

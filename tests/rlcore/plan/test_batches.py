@@ -141,13 +141,6 @@ def test_a_legal_sequence_that_fits_no_micro_batch_is_refused(
     assert str(error.value) == sentence
 
 
-def test_fewer_prompts_than_an_iteration_takes_are_refused() -> None:
-    wanted = recipe().rl.rollout.prompts
-    rl_batch(recipe(), wanted)
-    with pytest.raises(UserError, match=rf"prompts = {wanted} exceeds the {wanted - 1} training"):
-        rl_batch(recipe(), wanted - 1)
-
-
 def test_sft_has_a_longest_sequence_of_its_own() -> None:
     with pytest.raises(UserError, match=r"micro_batch_tokens = 127 is below sft\.max_tokens = 128"):
         sft_batch(recipe(hardware__learner__micro_batch_tokens=127), 1000)
