@@ -186,6 +186,13 @@ def retrain_rules(recipe: Any) -> Iterator[str]:
             f"retrain.{key} names win_rate and evaluate.win_rate is null, whose judge compares the"
             " answers; set evaluate.win_rate.judge"
         )
+    win_rate = recipe.evaluate.win_rate
+    if section.start == "champion" and win_rate is not None and win_rate.against == "sft":
+        yield (
+            "retrain.start = 'champion' continues without SFT, with whose answers"
+            " evaluate.win_rate.against = 'sft' compares; set it to base, the champion's model, or"
+            " retrain.start to 'base'"
+        )
     ptx = recipe.rl.ptx
     if section.start == "champion" and ptx is not None and ptx.path is None:
         yield (

@@ -96,7 +96,7 @@ def _sentences(error: Any) -> Iterator[tuple[str, str]]:
     parts, place, fields, here = _located(error["loc"])
     path = ".".join(parts)
     if error["type"] == "extra_forbidden":
-        meant = _meant(parts, fields)
+        meant = _meant(place, parts, fields)
         listed = ", ".join(sorted(fields))
         yield place, f"{path} is not a known key{meant}; valid keys there: {listed}"
     elif error["type"] == "missing":
@@ -112,11 +112,11 @@ def _sentences(error: Any) -> Iterator[tuple[str, str]]:
             yield place, f"{path}{shown} is refused: {_rule(error, here)}"
 
 
-def _meant(parts: Sequence[str], fields: Sequence[str]) -> str:
+def _meant(place: str, parts: Sequence[str], fields: Sequence[str]) -> str:
     """Return the key that an unknown one may mean: one beside it, else one of its name elsewhere,
     below the same section if there is such a one."""
     *_, name = parts
-    named = [key for key in recipe_keys() if key.rpartition(".")[2] == name]
+    named = [key for key in recipe_keys() if key.rpartition(".")[2] == name and key != place]
     named.sort(key=lambda key: key.partition(".")[0] != parts[0])
     return did_you_mean(name, fields) or (f"; did you mean '{named[0]}'?" if named else "")
 

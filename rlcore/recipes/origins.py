@@ -71,11 +71,14 @@ class Origins:
     def _place(self, path: str, value: Any) -> str | None:
         """Return which place gave ``path`` its ``value``, the last one that sets it so: a place may
         set what another one's section displaces."""
+        settings = self.settings(path)
         said = [
             setting.place
-            for setting in self.settings(path)
+            for setting in settings
             if isinstance(setting.value, Mapping) or _plain(setting.value) == _plain(value)
         ]
+        # None is equal where pydantic read a value as another type, as "7" as a number.
+        said = said or [each.place for each in settings if isinstance(each.value, str)]
         return said[-1] if said else None
 
     def lines(self) -> list[str]:

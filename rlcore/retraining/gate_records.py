@@ -3,7 +3,7 @@
 What is decided, and how, is in ``rlcore.evaluation.promotion_rule``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,11 @@ class Side:
 
     evaluation: ArtifactRef
     checkpoint: str
+
+
+# uid and ``value`` of the prompts on which a judge compared the answers of two sides: what the
+# first's is worth (``evaluation.compared.won_prompts``).
+Won = Callable[[Side, Side], pl.DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +91,12 @@ def ask(
     inputs_digest: str,
     recipe_digest: str = "",
     by: str = "",
-    won: pl.DataFrame | None = None,
+    won: Won | None = None,
 ) -> GateDecision:
     """Return whether the export ``candidate`` may follow ``champion``; decided once for what is
     compared, and kept in the store.
 
-    ``won``: uid and ``value`` of the prompts on which a judge compared the answers of both
-    (``evaluation.compared.won_prompts``), where the section asks for it. Raises UserError where the
+    ``won`` is asked where the section compares and nothing was decided. Raises UserError where the
     two were evaluated on other rows, for a set that is not there or is too small at this look, and
     where nobody judged what ``section.metric`` needs.
     """
@@ -112,11 +116,23 @@ def ask(
         prompts_digest=prompts_digest(rows["uid"]),
         inputs_digest=inputs_digest,
     )
+    key = f"{name}/{compared.key}"
+    judged = None
+    if champion_side is not None and store.find(DECISIONS, key) is None:
+        if not same_rows(store, champion_side, side):
+            raise UserError(
+                f"the candidate and champion {compared.champion} of '{name}' were evaluated on"
+                " other test rows, which says nothing of which is better; evaluate the champion on"
+                " the candidate's rows"
+            )
+        if section.compares:  # for minutes, so not under the lock
+            assert won is not None, "a gate that compares is given what asks the judge"
+            judged = won(side, champion_side)
     with decision_lock(store, name):
-        made = store.find(DECISIONS, f"{name}/{compared.key}")
+        made = store.find(DECISIONS, key)
         if made is None:
             look = looks(store, name, compared.prompts_digest) + 1
-            decision = _decide(store, compared, section, side, champion_side, look, won)
+            decision = _decide(store, section, side, champion_side, look, judged)
             made = record_decision(
                 store, compared, decision, metric=section.metric, recipe_digest=recipe_digest, by=by
             )
@@ -125,7 +141,6 @@ def ask(
 
 def _decide(
     store: ArtifactReader,
-    compared: GateRequest,
     section: RetrainSection,
     side: Side,
     champion_side: Side | None,
@@ -135,14 +150,8 @@ def _decide(
     if champion_side is None:
         check_sets(evaluated_rows(store, side), section.primary, section.guards)
         return Decision(Verdict.FIRST, (), look, alpha_of(look))
-    if not same_rows(store, champion_side, side):
-        raise UserError(
-            f"the candidate and champion {compared.champion} of '{compared.name}' were evaluated on"
-            " other test rows, which says nothing of which is better; evaluate the champion on the"
-            " candidate's rows"
-        )
     if won is not None:
-        won = evaluated_rows(store, side).join(won, on="uid", how="inner")
+        won = evaluated_rows(store, side).join(won, on="uid")
     if won is not None and section.metric == WIN_RATE:
         before, after = won.with_columns(value=EVEN), won
     else:

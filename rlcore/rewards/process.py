@@ -203,10 +203,11 @@ class FunctionProcess:
 
 
 class _Flight:
-    """The units that a child has been given and has not answered, oldest first."""
+    """The units that a child has been given and has not answered, the one that waits longest
+    first."""
 
     def __init__(self) -> None:
-        self.units: dict[_Unit, float] = {}  # by when they were sent
+        self.units: dict[_Unit, float] = {}  # by when they were sent, or last answered in part
         self.rows: dict[int, _Unit] = {}  # without an answer
 
     def begin(self, unit: _Unit) -> None:
@@ -217,11 +218,12 @@ class _Flight:
     def answered(self, index: int) -> None:
         """Note the answer on row ``index``."""
         unit = self.rows.pop(index)
-        if self.rows.keys().isdisjoint(unit.rows):
-            del self.units[unit]
+        del self.units[unit]
+        if not self.rows.keys().isdisjoint(unit.rows):
+            self.units[unit] = time.perf_counter()  # its next row has a limit of its own
 
     def longest_s(self) -> float:
-        """Return the seconds since the oldest unit was sent."""
+        """Return the seconds that a unit has waited for an answer at most."""
         return time.perf_counter() - next(iter(self.units.values()))
 
 

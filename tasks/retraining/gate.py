@@ -1,6 +1,7 @@
 """Retraining, step 3: champion and candidate on the same test rows."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -16,13 +17,14 @@ from rlcore.evaluation.promotion_rule import check_sets
 from rlcore.models.files import model_directory
 from rlcore.results.paired import one_per_question
 from rlcore.retraining.champions import Champion, verified_export
-from rlcore.retraining.gate_records import GateDecision, Side, ask
+from rlcore.retraining.gate_records import GateDecision, Side, ask, same_rows
 from rlcore.store.artifacts import ArtifactStore
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
 from tasks.evaluate_model import CHECKPOINT, evaluate_model, with_model
 from tasks.run_page.page_artifacts import artifact_key
+from tasks.runtime.keys import MADE_OF, KeyParts
 from tasks.runtime.pipeline import PipelineRun
 
 BASE, RL = "base", "rl"  # checkpoints of the stage evaluate
@@ -73,7 +75,7 @@ def gate(
         side=side,
         champion=champion,
         champion_side=theirs,
-        won=_won(recipe, store, side, theirs),
+        won=partial(_won, recipe, store),
         inputs_digest=inputs_digest,
         recipe_digest=recipe_digest,
         by=str(flow_run.id or ""),
@@ -90,26 +92,41 @@ def _champion_side(
     candidate: Side,
     began_with: ArtifactRef | None,
 ) -> Side:
-    """Return the champion's evaluation on the candidate's rows, by the candidate's reward: what the
-    candidate's training began with was evaluated with it."""
+    """Return the champion's evaluation on the candidate's rows, by the candidate's reward: one that
+    is there, else a new one."""
     began = began_with is not None and began_with.sha256 == champion.export_sha256
     if began and BASE in recipe.evaluate.checkpoints:
         return Side(candidate.evaluation, BASE)
     export = verified_export(store, champion)
+    theirs = store.manifest(export).parents.get("evaluation")
+    if theirs is not None and _judged_alike(store, theirs, candidate.evaluation):
+        recorded = Side(theirs, RL)
+        if same_rows(store, recorded, candidate):
+            return recorded
     log = get_run_logger().info
-    log(f"champion {champion.number} is evaluated on the candidate's rows")
+    log(f"champion {champion.number} is evaluated again: other rows, reward or code since")
     directory = str(model_directory(store.directory(export)))
     reward_model = store.manifest(candidate.evaluation).parents.get(REWARD_MODEL)
     again = evaluate_model(with_model(recipe, directory), reward_model=reward_model, log=log)
     return Side(again.ref, CHECKPOINT)
 
 
-def _won(
-    recipe: Recipe, store: ArtifactStore, ours: Side, theirs: Side | None
-) -> pl.DataFrame | None:
-    """Return what a judge says of our answers against theirs, where the gate asks for it."""
-    if theirs is None or recipe.retrain is None or not recipe.retrain.compares:
-        return None
+def _judged_alike(store: ArtifactStore, one: ArtifactRef, other: ArtifactRef) -> bool:
+    """Return whether two evaluations drew and scored by the same settings, code and reward
+    model."""
+    parts: list[Any] = []
+    for ref in (one, other):
+        manifest = store.peek(ref.kind, ref.key)
+        if manifest is None or manifest.sha256 != ref.sha256:
+            return False
+        made = KeyParts.from_json(manifest.metadata.get(MADE_OF))
+        scorer = manifest.parents.get(REWARD_MODEL)
+        parts.append(made and (made.recipe, made.code, made.inputs, scorer and scorer.sha256))
+    return parts[0] is not None and parts[0] == parts[1]
+
+
+def _won(recipe: Recipe, store: ArtifactStore, ours: Side, theirs: Side) -> pl.DataFrame:
+    """Return what the judge of ``evaluate.win_rate`` says of our answers against theirs."""
     answers = [
         greedy_answers(store.table(side.evaluation, "completions"), side.checkpoint)
         for side in (ours, theirs)

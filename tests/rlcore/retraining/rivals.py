@@ -73,7 +73,7 @@ def gate(
         champion=reigning,
         champion_side=of_champion,
         inputs_digest=f"inputs of {key}",
-        won=won,
+        won=None if won is None else lambda ours, theirs: won,
     )
     return outcome, reigning
 
