@@ -1,5 +1,6 @@
 """What a study sweeps (``-o key=a,b``), what its runs came to, what is demanded, and its page."""
 
+import json
 import os
 import statistics
 from collections.abc import Sequence
@@ -32,17 +33,26 @@ def variants(texts: Sequence[str]) -> list[Variant]:
     """
     keys: dict[str, list[Any]] = {}
     for text in texts:
-        path, separator, given = text.partition("=")
-        name, values = parse_override(f"{path}=[{given}]" if separator else text)
-        values = values or [None]
+        path, _, given = text.partition("=")
+        if "," in given:
+            name, values = parse_override(f"{path}=[{given}]")
+        else:
+            name, value = parse_override(text)
+            values = [value]
         if name in keys and max(len(values), len(keys[name])) > 1:
             raise UserError(f"-o {text}: {name} is given twice; write its values once: {name}=a,b")
-        if any(value in values[:place] for place, value in enumerate(values)):
+        if len({json.dumps(value) for value in values}) < len(values):  # 1 is not true
             raise UserError(f"-o {text}: a value is there twice; leave one out")
         keys[name] = values
     swept = [name for name, values in keys.items() if len(values) > 1]
     combined = [dict(zip(keys, chosen, strict=True)) for chosen in product(*keys.values())]
-    return [Variant(one, ", ".join(f"{name}={one[name]}" for name in swept)) for one in combined]
+    return [
+        Variant(one, ", ".join(f"{name}={_text(one[name])}" for name in swept)) for one in combined
+    ]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 COLUMNS = ("recipe", "values", "seed", "before", "rl", "rise", "iterations", "seconds")

@@ -82,11 +82,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/learner/test_passes.py": ("rlcore/learner/engine.py",),
     "tests/rlcore/learner/test_training_state.py": ("rlcore/learner/shards.py",),
     "tests/rlcore/results/test_queries.py": ("rlcore/results/data_dictionary.py",),
-    "tests/rlcore/report/test_write.py": (
-        "rlcore/report/evaluation.py",
-        "rlcore/report/samples.py",
-        "rlcore/report/facts.py",
-    ),
+    "tests/rlcore/report/test_write.py": ("rlcore/report/evaluation.py",),
     "tests/schemas/test_data.py": ("schemas/generators.py",),
     "tests/rlcore/models/test_smollm2.py": ("flows/commands/models.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),

@@ -215,7 +215,7 @@ def remedies(stream: Stream) -> str:
         steps.append("warm the critic up (rl.critic.warmup_iterations)")
     steps.append(
         "check that the verifier accepts right answers to these prompts"
-        " (`rl-pipeline ask never-rewarded`)"
+        f" (`rl-pipeline ask never-rewarded RUN --store {stream.recipe.store}`)"
     )
     return "; ".join(f"({number}) {step}" for number, step in enumerate(steps, start=1))
 

@@ -118,14 +118,16 @@ def answers_of_checkpoints(completions: pl.DataFrame, most: int) -> list[Asked]:
 
 
 def pairs_compared(pairs: pl.DataFrame, most: int) -> list[Asked]:
-    """Return at most ``most`` rows of ``win_pairs`` that a judge read, those lost in front."""
+    """Return at most ``most`` rows of ``win_pairs`` with a judge's verdict in both orders, those
+    lost in front."""
     value = (pl.col("before") + pl.col("after")) / 2
-    read = pairs.filter("asked").with_columns(value=value).sort("value", maintain_order=True)
+    read = pairs.filter("asked").with_columns(value=value).drop_nulls("value")
+    read = read.sort("value", maintain_order=True)
     asked = []
     for row in read.head(most).to_dicts():
         flips = row["before"] != row["after"]
         note = "the judge contradicts itself" if flips else "as the judge said in both orders"
-        worth = [row["value"], None if row["value"] is None else 1 - row["value"]]
+        worth = [row["value"], 1 - row["value"]]
         names = (row["checkpoint"], row["against"])
         answers = [
             SampledResponse(name, text, won, note)

@@ -61,7 +61,9 @@ class KeptFiles:
                 f"COPY ({sql}) TO {constant(str(partial))} (FORMAT parquet, COMPRESSION zstd)"
             )
             kept = self._folder / f"{name}-{FORMAT}-{_digest(partial)}.parquet"
-            earlier = [path for path in self._folder.iterdir() if _is_of(path.name, name)]
+            files = list(self._folder.iterdir())
+            # rows_*: of versions to 0.2.0, which kept columns of tables, too
+            earlier = [p for p in files if _is_of(p.name, name) or p.name.startswith("rows_")]
             os.replace(partial, kept)
             for path in earlier:
                 if path not in (kept, partial):

@@ -337,8 +337,9 @@ def _refuse_missing(
     written = set(answer(store, tables, on_damage).rows)
     for table, stage in asked.needs.items():
         if (stages.get(stage), table) not in written:
+            again = " into a store without this result" if stage in stages else ""
             raise UserError(
                 f"the run '{run}' lacks the table {table}, which the stage {stage} writes and has"
-                " not written, or no longer has; wait until it does, or run its recipe again: it"
-                " continues where it stopped"
+                " not written, or no longer has; wait until it does, or run its recipe again"
+                f"{again}"
             )

@@ -227,7 +227,8 @@ class Views:
             versions.setdefault(each.version, []).append(path)
         parts += [
             f"SELECT f.file, t.* EXCLUDE (filename)"
-            f" FROM read_parquet([{constants(alike)}], filename = true) t"
+            f" FROM read_parquet([{constants(alike)}], filename = true,"
+            f" hive_partitioning = false) t"
             f" JOIN _store.{table}_files f USING (filename)"
             for alike in versions.values()
         ]

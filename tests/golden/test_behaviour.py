@@ -10,6 +10,9 @@ MEANT: dict[str, str] = {
     "commands/ask/run": "one run: `compare` says what differs between two",
     "commands/env": "gone: `doctor` says what of a machine matters",
     "commands/env/--format": "as above",
+    "keys/retrain.metric": "win_rate: which answers a judge prefers",
+    "keys/reward_model.preferences": "ranked_by: also by scores, or in pairs by a judge",
+    "keys/rl.algorithm.kl.where": "monitor: measured only",
     "keys/rl.update.old_logprobs": "rollout: the log-probs of the sampler are the old ones",
     **dict.fromkeys(
         (

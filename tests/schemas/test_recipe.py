@@ -116,7 +116,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
     (GRPO, {"reward.functions.0.weight": 0},
      ["reward:", "every weight of functions is 0", "give one function a weight"]),
     (GRPO, {"rl.algorithm.kl.where": ["loss", "reward"]},
-     ["rl.algorithm.kl.where", "'none', 'loss' or 'reward'"]),
+     ["rl.algorithm.kl.where", "'loss', 'reward' or 'monitor'"]),
     (GRPO, {"rl.algorithm.clip_dual": 0.5}, ["rl.algorithm.clip_dual = 0.5", "greater than 1"]),
     (GRPO, {"rl.algorithm.clip_low": 1.5}, ["rl.algorithm.clip_low = 1.5", "than or equal to 1"]),
     (GRPO, {"rl.rollout.top_p": 0.7},

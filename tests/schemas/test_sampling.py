@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from flows.paths import RECIPES
-from rlcore.engines.types import Sampling
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 from schemas.sampling import MAX_TEMPERATURE, MIN_TEMPERATURE
@@ -25,10 +24,6 @@ def test_a_temperature_is_refused_before_anything_starts(path: str) -> None:
             load_recipe("quickstart-rlhf", {path: bad}, directory=RECIPES)
     for good in (MIN_TEMPERATURE, 1.0, MAX_TEMPERATURE):
         load_recipe("quickstart-rlhf", {path: good}, directory=RECIPES)
-        Sampling(temperature=good)
-    for outside in (MIN_TEMPERATURE / 2, MAX_TEMPERATURE + 0.1):
-        with pytest.raises(UserError):
-            Sampling(temperature=outside)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_what_cannot_be_gone_to_is_refused_in_a_sentence(
             "promote",
             "evaluation/two-evaluation",
         ): r"no export but .*; name a run that has ended",
-        (NAME, "promote", "export/thre"): r"there is no run .* nearest is",
+        (NAME, "promote", "export/thre"): r"there is no run .* did you mean",
     }
     for words, sentence in said.items():
         error = refusal(store, capsys, *words)

@@ -147,5 +147,3 @@ def test_a_model_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"tokenizer of model .* cannot be loaded"):
         StopStrings(str(tmp_path)).complete([[1]], ("##",))
     assert StopStrings(str(tmp_path)).complete([[1]], ()) == [False]
-    with pytest.raises(UserError, match=r"sampling\.stop holds an empty text"):
-        Sampling(stop=("",))

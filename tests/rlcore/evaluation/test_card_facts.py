@@ -123,7 +123,7 @@ def test_every_ancestor_stands_once_and_says_what_it_is(made: Made) -> None:
     ]
     what = {row.key: row.what for row in made.card(rlhf()).ancestors}
     assert all(what.values())
-    assert what["rl"].startswith("the policy after RL: this model; written by an earlier version")
+    assert what["rl"] == "the policy after RL: this model"
     assert what["sft"] == "the policy after SFT, with which RL started"
     digests = {manifest.key: manifest.sha256 for manifest in made.store.manifests()}
     assert {row.key: row.sha256 for row in made.card(rlhf()).ancestors} == digests

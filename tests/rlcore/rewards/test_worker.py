@@ -317,3 +317,19 @@ def test_no_key_or_token_reaches_a_reward_function_unless_it_is_named(
     assert seen == [0, 0, 0, 1, 1, 1]
     with pytest.raises(UserError, match=r"reward.env\[0\] = 'NOT_SET' is not set where"):
         RewardWorker(RewardSection(functions=(function,), env=("NOT_SET",)))
+
+
+def test_the_limit_counts_from_the_latest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first row of a prompt may take longer, as it loads a model; the next is there at once."""
+    now = [0.0]
+    monkeypatch.setattr(process.time, "perf_counter", lambda: now[0])
+    flight, unit = process._Flight(), process._Unit((0, 1, 2))
+    flight.begin(unit)
+    now[0] = 9.0
+    flight.answered(0)
+    assert flight.longest_s() == 0.0
+    now[0] = 9.5
+    assert flight.longest_s() == 0.5
+    flight.answered(1)
+    flight.answered(2)
+    assert not flight.units
