@@ -41,7 +41,7 @@ class Learner:
         return "done"
 
     def publish(self, version: int | None = None, kept: int = 1) -> WeightUpdate:
-        return WeightUpdate(WeightStamp(0, "d"), str(self.folder / "config.json"), {}, {})
+        return WeightUpdate(WeightStamp(0, "d"), str(self.folder / "config.json"), {})
 
     def load_weights(self, update: WeightUpdate) -> tuple[str, str]:
         return update.path, Path(update.path).read_text()
