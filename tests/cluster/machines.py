@@ -87,6 +87,7 @@ class Machines:
     addresses: tuple[str, str]
     port: int
     token: str
+    cpus: int
     _head: subprocess.Popen[bytes] | None = None
     _raylet: subprocess.Popen[bytes] | None = None
 
@@ -100,6 +101,15 @@ class Machines:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "XDG_", "AWS_"))}
         own = {"HOME": str(folder / "home"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         return {**kept, **own, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
+
+    def start_second(self) -> None:
+        """Let the second machine join the cluster, for the first time or after it was killed."""
+        _ip(f"-n {NAME} link set cable up")
+        raylet = _ray(self.second, self.addresses[1], self.cpus, f"--address={self.ray_address}")
+        inside = ["bash", "-ec", SECOND_MACHINE, "machine", str(self.first), *raylet]
+        command = ["ip", "netns", "exec", NAME, *UNSHARE, *inside]
+        self._raylet = _started(self, self.second, command)
+        _wait_for(self.second.with_suffix(".log"), self._raylet)
 
     def kill_second(self) -> None:
         """End all processes of the second machine at once, and its network, as a power failure
@@ -123,6 +133,7 @@ def two_machines(cpus: int = 1) -> Iterator[Machines]:
         addresses=addresses,
         port=services.free_port(),
         token=secrets.token_hex(32),
+        cpus=cpus,
     )
     for one in (made.first, made.second):
         (one / "home").mkdir(parents=True)
@@ -133,11 +144,7 @@ def two_machines(cpus: int = 1) -> Iterator[Machines]:
         head = _ray(made.first, addresses[0], cpus, *options)
         made._head = _started(made, made.first, head)
         _wait_for(folder / "a.log", made._head)
-        raylet = _ray(made.second, addresses[1], cpus, f"--address={made.ray_address}")
-        inside = ["bash", "-ec", SECOND_MACHINE, "machine", str(made.first), *raylet]
-        command = ["ip", "netns", "exec", NAME, *UNSHARE, *inside]
-        made._raylet = _started(made, made.second, command)
-        _wait_for(folder / "b.log", made._raylet)
+        made.start_second()
         yield made
     finally:
         for process in (made._raylet, made._head):

@@ -173,14 +173,19 @@ def test_two_machines_learn_what_one_learns_and_one_goes_on_without_the_other(
     assert files
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
 
-    killed = {**ray, "store": f"{bucket}/killed"}
-    with started(machines, "killed", killed, "--until", "rl") as running:
-        read_until(running, "iteration 1/3")
-        machines.kill_second()
-        began = time.monotonic()
-        read_until(running, f"node {machines.addresses[1]} of the Ray cluster is lost")
-        assert time.monotonic() - began < NAMED_S
-        running.communicate(timeout=600)
-    assert running.returncode != 0
-    run(machines, "killed", killed)
-    assert policies(f"{bucket}/killed") == undisturbed
+    # By itself, with the machine that is left; and by the same command, where it may not restart.
+    for restarts in (1, 0):
+        name = f"killed-{restarts}"
+        killed = {**ray, "store": f"{bucket}/{name}", "hardware.restarts": restarts}
+        with started(machines, name, killed, "--until", "rl") as running:
+            read_until(running, "iteration 1/3")
+            machines.kill_second()
+            began = time.monotonic()
+            read_until(running, f"node {machines.addresses[1]} of the Ray cluster is lost")
+            assert time.monotonic() - began < NAMED_S
+            text, _ = running.communicate(timeout=900)
+        assert (running.returncode == 0) == bool(restarts), text[-6000:]
+        if not restarts:
+            run(machines, name, killed)
+        assert policies(f"{bucket}/{name}") == undisturbed
+        machines.start_second()
