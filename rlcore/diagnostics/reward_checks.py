@@ -35,6 +35,23 @@ def _critic_warmup(stream: Stream) -> float | None:
     return critic.warmup_iterations if critic else None
 
 
+def _warmup_bound(recipe: Recipe) -> float:
+    """VAPO warms the critic of a pretrained model up for 50 steps (arXiv 2504.05118 table 1)."""
+    return 49 if recipe.model.path else 0
+
+
+def _dapo_parts_off(recipe: Recipe) -> list[str]:
+    """Return the keys of DAPO's four parts (arXiv 2503.14476 section 3) that ``recipe`` lacks."""
+    algorithm = recipe.rl.algorithm
+    parts = {
+        "clip_high above clip_low": algorithm.clip_high > algorithm.clip_low,
+        "dynamic_sampling": algorithm.dynamic_sampling is not None,
+        "aggregation: token-mean": algorithm.aggregation == "token-mean",
+        "overlong or mask_truncated": algorithm.overlong is not None or algorithm.mask_truncated,
+    }
+    return [f"rl.algorithm.{name}" for name, there in parts.items() if not there]
+
+
 def _filters_after_kl(recipe: Recipe) -> bool:
     section, kl = recipe.rl.algorithm.dynamic_sampling, recipe.rl.algorithm.kl
     after = section is not None and section.metric == "final_score"
@@ -54,11 +71,22 @@ RECIPE_CHECKS = (
     Check(
         name="vapo_without_warmup",
         measure=_critic_warmup,
-        threshold=0,
+        threshold=_warmup_bound,
         below=True,
         applies=lambda recipe: recipe.rl.preset == "vapo",
         says="rl.preset is 'vapo' and rl.critic.warmup_iterations is {value:.0f}",
         remedy="always warm the critic up: 50 iterations for a real model",
+    ),
+    Check(
+        name="dapo_in_part",
+        measure=lambda stream: len(_dapo_parts_off(stream.recipe)),
+        threshold=1,
+        applies=lambda recipe: recipe.rl.preset == "dapo" and bool(recipe.model.path),
+        says="rl.preset is 'dapo' without {value:.0f} of its four parts",
+        remedy=lambda stream: (
+            "the results of DAPO are those of all four; set"
+            f" {', '.join(_dapo_parts_off(stream.recipe))}, or take rl.preset: grpo"
+        ),
     ),
     Check(
         name="sequence_ratio_of_one",

@@ -256,6 +256,14 @@ TROUBLES = [
         overrides={"rl__critic__warmup_iterations": 0},
     ),
     Trouble(
+        "dapo_in_part",
+        fixed(),
+        reported=0,
+        says="without 1 of its four parts",
+        recipe="math-dapo",
+        overrides={"rl__algorithm__dynamic_sampling": None},
+    ),
+    Trouble(
         "kl_without_pull",
         fixed(),
         reported=0,
@@ -293,6 +301,32 @@ def test_the_remedy_for_unequal_weights_is_one_that_is_left(level: str, first: s
     weights = fixed(**{SAMPLE_SIZE: 0.1, MASKED: 0.0})
     _, (found,) = watch(config, broken(weights, start=10, end=20))
     assert found.remedy.startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        ({"rl__algorithm__clip_high": 0.2}, "clip_high above clip_low"),
+        ({"rl__algorithm__dynamic_sampling": None}, "dynamic_sampling"),
+        ({"rl__algorithm__aggregation": "seq-mean-token-mean"}, "aggregation: token-mean"),
+        ({"rl__algorithm__overlong": None}, "overlong or mask_truncated"),
+    ],
+)
+def test_each_part_of_dapo_that_is_off_is_named(part: dict[str, Any], named: str) -> None:
+    _, (found,) = watch(recipe("math-dapo", **part), healthy(length=1))
+    assert found.check == "dapo_in_part"
+    assert f"set rl.algorithm.{named}, or take" in found.remedy
+    whole = recipe("math-dapo", rl__algorithm__overlong=None, rl__algorithm__mask_truncated=True)
+    assert watch(whole, healthy(length=1))[1] == []
+
+
+def test_a_pretrained_model_takes_fifty_iterations_of_value_warmup() -> None:
+    def found(**overrides: Any) -> list[str]:
+        warned = watch(recipe("aime-vapo", **overrides), healthy(length=1))[1]
+        return [one.check for one in warned]
+
+    assert found() == []
+    assert found(rl__critic__warmup_iterations=49) == ["vapo_without_warmup"]
 
 
 def test_every_check_has_its_trouble() -> None:

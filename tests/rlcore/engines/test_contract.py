@@ -32,6 +32,19 @@ def test_vllm_keeps_it(
     assert broken_by(RemoteEngine(vllm_process, f"contract {tied}"), spec) == {}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_vllm_keeps_it_where_two_processes_share_the_weights(
+    start_process: Callable[[EngineSpec], EngineProcess], model_dirs: dict[bool, Path], tied: bool
+) -> None:
+    spec = EngineSpec(
+        str(model_dirs[tied]), max_model_len=CONTEXT, max_num_seqs=32, tensor_parallel_size=2
+    )
+    process = start_process(spec)
+    process.call("shared", "build", spec)
+    assert broken_by(RemoteEngine(process, "shared"), spec) == {}
+
+
 def test_transformers_keeps_it(model_dirs: dict[bool, Path]) -> None:
     assert broken("transformers", model_dirs[True]) == {}
 
