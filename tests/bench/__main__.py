@@ -34,6 +34,7 @@ BENCHMARKS = {
     "learning": "tests.bench.learning:measures",
     "logprobs": "tests.bench.logprobs:measures",
     "memory": "tests.bench.memory:measures",
+    "preference": "tests.bench.preference:measures",
     "preparation": "tests.bench.preparation:measures",
     "ragged": "tests.bench.ragged:measures",
     "rewards": "tests.bench.rewards:measures",

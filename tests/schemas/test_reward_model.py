@@ -44,6 +44,7 @@ RANKED: list[tuple[str, list[dict], str]] = [
         "is not in reward.functions; did you mean 'mine.py:taste'",
     ),
     ("reward_model", [MODEL], "ranked_by = 'reward_model' is the model that is to be trained"),
+    ("verifer", [MODEL], "did you mean 'verifier'?"),
     ("judge:taste", [MODEL], "ranked_by = 'taste' is not in the section judges, there is none"),
     ("reward_model:mine", [MODEL], "'reward_model:mine' is not in reward.functions"),
 ]
