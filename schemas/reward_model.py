@@ -184,8 +184,8 @@ def ranking_rules(path: str, section: SampledPreferences, recipe: Any) -> Iterat
     if ranking_term(by) not in terms and f"{path}.ranked_by" not in recipe.comparing:
         yield (
             f"{path}.ranked_by = {by!r} is not in reward.functions"
-            f"{did_you_mean(ranking_term(by), [*terms, VERIFIER])}; add it there, of weight 0 if it must not be"
-            f" trained on, or name {VERIFIER} or judge:NAME"
+            f"{did_you_mean(ranking_term(by), [*terms, VERIFIER])}; add it there, of weight 0 if it"
+            f" must not be trained on, or name {VERIFIER} or judge:NAME"
         )
     elif by == REWARD_MODEL:
         yield (
