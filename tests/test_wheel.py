@@ -124,6 +124,7 @@ def test_its_code_is_as_recorded(installed: Path, tmp_path: Path) -> None:
     assert call(tmp_path, installed / "python", "-c", show).strip().isdecimal()
 
 
+@pytest.mark.slow
 def test_what_up_reads_is_installed_and_what_it_writes_is_the_users(
     installed: Path, tmp_path: Path
 ) -> None:

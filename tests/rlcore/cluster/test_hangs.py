@@ -72,6 +72,7 @@ def test_what_is_bounded_by_a_timeout_alone_is_not(worker: RayWorker) -> None:
         worker.start("sleep", 100).result(5)
 
 
+@pytest.mark.slow
 def test_a_stopped_process_is_named(worker: RayWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "STOPPED_S", 2.0)
     pid = worker.start("step", []).result(60)

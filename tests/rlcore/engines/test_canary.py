@@ -62,6 +62,7 @@ def new_vllm(
     engine.close()
 
 
+@pytest.mark.slow
 def test_vllm_layers_that_keep_other_weights_are_found(
     new_vllm: Synced, model_dirs: dict[bool, Path], other_dir: Path
 ) -> None:

@@ -108,4 +108,4 @@ def test_a_worker_that_does_not_answer_is_named() -> None:
     stream = AnswerStream([Stuck()], lambda call: 0, timeout_s=0.05)
     stream.submit([Call("a", row={})])
     with pytest.raises(WorkerTimeout, match=r"'environment-1' did not finish exchange within"):
-        stream.finished(60.0)
+        stream.finished(1.0)

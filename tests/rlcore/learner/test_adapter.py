@@ -159,6 +159,7 @@ def test_at_the_start_the_kl_is_zero(lora, model_dir, learner_of, batch):
     assert max(kl.max() for kl in learner.logprobs(batch, full_kl=True).kls) == 0.0
 
 
+@pytest.mark.slow
 def test_two_ranks_train_what_one_trains(lora, pair, learner_of, batch):
     alone = trained(learner_of(lora, eps=1.0))
     for zero_stage in (0, 1, 2):

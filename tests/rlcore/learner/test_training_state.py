@@ -38,7 +38,7 @@ def test_resume_in_a_new_process_is_bit_exact(spec, learner_of, tmp_path):
         worker.stop()
 
 
-@pytest.mark.parametrize("steps_before", [0, 1])
+@pytest.mark.parametrize("steps_before", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("zero_stage", [1, 2, 3])
 def test_resume_in_bfloat16_is_bit_exact(zero_stage, steps_before, learner_of, tmp_path):
     """DeepSpeed keeps the float32 weights of bfloat16 models elsewhere for each stage; the step

@@ -141,8 +141,15 @@ def test_every_algorithm_ends_alike_whatever_takes_how_long(
     assert phases.metrics.latest[STALENESS] > 0
 
 
-@pytest.mark.parametrize("over", [{}, DAPO], ids=["grpo", "dapo"])
-@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize(
+    ("staleness", "over"),
+    [
+        pytest.param(1, {}, id="1-grpo", marks=pytest.mark.slow),
+        pytest.param(2, {}, id="2-grpo", marks=pytest.mark.slow),
+        pytest.param(1, DAPO, id="1-dapo", marks=pytest.mark.slow),
+        pytest.param(2, DAPO, id="2-dapo"),
+    ],
+)
 def test_delays_change_nothing(
     make_phases: Make, monkeypatch: pytest.MonkeyPatch, staleness: int, over: dict[str, Any]
 ) -> None:
@@ -159,6 +166,7 @@ def test_delays_change_nothing(
     assert ends[0].accuracies == ends[1].accuracies == ends[2].accuracies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("over", [{}, DAPO], ids=["grpo", "dapo"])
 def test_a_killed_run_draws_again_what_was_under_way(
     make_phases: Make, over: dict[str, Any]

@@ -206,7 +206,7 @@ def test_prompts_that_are_drawn_again_are_twice_and_others_lost(
     assert (row["trained"], row["twice"], row["lost"]) == (24, 24, 24)
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_killed_run_has_lost_nothing_before_and_after(
     make_phases: Make, dataset: Dataset, staleness: int
 ) -> None:

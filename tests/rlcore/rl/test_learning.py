@@ -49,7 +49,7 @@ def third(row: RewardRow) -> float:
     return float((row.token_ids or [1])[-row.num_tokens] % 3 == 0)
 
 
-FAST = ("quickstart", "quickstart-ppo")  # with groups, and with a critic
+FAST = ("quickstart",)
 
 
 @pytest.mark.parametrize(

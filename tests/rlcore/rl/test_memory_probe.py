@@ -55,6 +55,7 @@ def test_it_leaves_nothing_behind(
             monkeypatch.setattr(Phases, "_probe", lambda self, state: None)
         phases = make_phases(name, digits, over, key=key)
         begun = phases.start()
+        phases.checkpoints.finish_write(wait=True)  # from which iterate continues
         states[key] = saved(phases, tmp_path / key)
         seen = digests.setdefault(key, [begun.digest])
         iterate(phases, Steps(), lambda state, _, seen=seen: seen.append(state.digest))

@@ -14,7 +14,7 @@ Make = Callable[..., Phases]
 
 
 @pytest.mark.parametrize("estimator", ["k3", "full"])
-@pytest.mark.parametrize("algorithm", ["gspo", "rloo"])
+@pytest.mark.parametrize("algorithm", ["gspo", pytest.param("rloo", marks=pytest.mark.slow)])
 def test_a_monitored_kl_changes_no_weight(
     make_phases: Make, algorithm: str, estimator: str, tmp_path: Path
 ) -> None:

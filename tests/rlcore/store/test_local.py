@@ -83,6 +83,7 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+@pytest.mark.slow
 def test_kill_9_at_every_step_leaves_a_whole_artifact_or_none(tmp_path: Path, model: Path) -> None:
     """Half an artifact taken for whole would poison every stage after it."""
     codes = write("kill", model, 1, 31, tmp_path / "store{}")
