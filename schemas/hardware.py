@@ -114,6 +114,12 @@ class RolloutHardware(Section):
                 f"tensor_parallel = {self.tensor_parallel} needs gpus_per_engine ="
                 f" {self.tensor_parallel}, not {self.gpus_per_engine:g}"
             )
+        if self.tensor_parallel > 1 and self.engine == "transformers":
+            yield (
+                f"tensor_parallel = {self.tensor_parallel} divides vLLM's weights, and engine ="
+                " 'transformers' samples in one process; set engine to 'vllm' or tensor_parallel"
+                " to 1"
+            )
 
 
 class Timeouts(Section):
@@ -159,9 +165,11 @@ class HardwareSection(Section):
     def takes_vllm_on_cpu(self, parameters: int) -> bool:
         """Return whether vLLM samples on cpu from a model of ``parameters``; in a run that
         continues only where nothing is recorded of its engine."""
-        if self.rollout.engine == AUTO:
-            return self.cluster != "in_process" and parameters >= SMALL_PARAMETERS
-        return self.rollout.engine == "vllm"
+        rollout = self.rollout
+        if rollout.engine == AUTO:
+            large = parameters >= SMALL_PARAMETERS or rollout.tensor_parallel > 1
+            return self.cluster != "in_process" and large
+        return rollout.engine == "vllm"
 
     @rule
     def _ranks_have_gpus_of_their_own(self) -> Iterator[str]:
@@ -181,6 +189,11 @@ class HardwareSection(Section):
             yield (
                 f"cluster 'in_process' holds one learner rank, not {self.learner.ranks};"
                 " set learner.ranks to 1 or cluster to 'ray'"
+            )
+        if self.cluster == "in_process" and self.rollout.tensor_parallel > 1:
+            yield (
+                f"cluster 'in_process' samples in one process, not {self.rollout.tensor_parallel};"
+                " set rollout.tensor_parallel to 1 or cluster to 'ray'"
             )
         if self.cluster == "in_process" and self.rollout.engine == "vllm":
             yield (

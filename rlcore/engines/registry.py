@@ -37,6 +37,8 @@ def choose(hardware: HardwareSection, device: str, parameters: int) -> Choice:
         return Choice("transformers", "auto: vLLM cannot share a process with the learner")
     if device == "cuda":
         return Choice("vllm", "auto: the device is cuda")
+    if hardware.rollout.tensor_parallel > 1:
+        return Choice("vllm", "auto: hardware.rollout.tensor_parallel divides the weights")
     border = f"{SMALL_PARAMETERS:,}, on cpu"
     if hardware.takes_vllm_on_cpu(parameters):
         return Choice("vllm", f"auto: {parameters:,} parameters are not fewer than {border}")

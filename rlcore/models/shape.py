@@ -32,6 +32,7 @@ class ModelShape:
     vocab_size: int
     hidden_size: int
     num_layers: int
+    num_heads: int
     num_kv_heads: int
     head_dim: int
     intermediate_size: int
@@ -51,6 +52,7 @@ def from_scratch_shape(scratch: FromScratch) -> ModelShape:
         vocab_size=scratch.vocab_size,
         hidden_size=scratch.hidden_size,
         num_layers=scratch.num_layers,
+        num_heads=scratch.num_heads,
         num_kv_heads=scratch.num_kv_heads,
         head_dim=head_dim,
         intermediate_size=scratch.intermediate_size,
@@ -115,6 +117,7 @@ def _shape_of_config(name: str, config: dict[str, Any], parameters: int) -> Mode
         vocab_size=config["vocab_size"],
         hidden_size=config["hidden_size"],
         num_layers=config["num_hidden_layers"],
+        num_heads=heads,
         num_kv_heads=config.get("num_key_value_heads") or heads,
         head_dim=config.get("head_dim") or config["hidden_size"] // heads,
         intermediate_size=config["intermediate_size"],

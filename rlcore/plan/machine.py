@@ -99,10 +99,25 @@ def check_machine(
         disk={} if shape is None else disk_of(recipe, shape, data, batches),
     )
     check_calls(recipe)
+    _check_heads(fit)
     _check_gpus(fit)
     _check_host(fit)
     _check_disk(fit)
     return fit
+
+
+def _check_heads(fit: Fit) -> None:
+    """Raise UserError where the heads of attention cannot be divided among an engine's processes,
+    which vLLM would say once the stages before are over."""
+    width = fit.recipe.hardware.rollout.tensor_parallel
+    if fit.shape is None or fit.shape.num_heads % width == 0:
+        return
+    heads = fit.shape.num_heads
+    fits = max(each for each in range(1, width) if heads % each == 0)
+    raise UserError(
+        f"hardware.rollout.tensor_parallel = {width} does not divide the {heads} attention heads of"
+        f" {fit.shape.name}; set it and gpus_per_engine to a divisor, such as {fits}"
+    )
 
 
 def check_calls(recipe: Recipe) -> None:

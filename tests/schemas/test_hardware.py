@@ -54,6 +54,14 @@ def test_auto_divides_nothing_where_one_rank_has_it_all(
             "tensor_parallel = 2 needs gpus_per_engine = 2, not 1",
         ),
         (
+            {"rollout": {"tensor_parallel": 2, "gpus_per_engine": 2, "engine": "transformers"}},
+            "engine = 'transformers' samples in one process; set engine to 'vllm'",
+        ),
+        (
+            {"cluster": "in_process", "rollout": {"tensor_parallel": 2, "gpus_per_engine": 2}},
+            "cluster 'in_process' samples in one process, not 2",
+        ),
+        (
             {"learner": {"ranks": 2}},
             r"gpus_per_rank = 0\.3 places several of learner\.ranks = 2 on one GPU, which NCCL",
         ),

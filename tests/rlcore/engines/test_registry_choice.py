@@ -12,8 +12,14 @@ from schemas.hardware import SMALL_PARAMETERS, HardwareSection
 RECORDED = "auto: what this run has sampled so far is by it"
 
 
-def hardware(engine: str = "auto", **fields: Any) -> HardwareSection:
-    return HardwareSection.model_validate({**fields, "rollout": {"engine": engine}})
+SHARED = {"tensor_parallel": 2, "gpus_per_engine": 2}
+
+
+def hardware(
+    engine: str = "auto", rollout: dict[str, Any] | None = None, **fields: Any
+) -> HardwareSection:
+    given = {"engine": engine, **(rollout or {})}
+    return HardwareSection.model_validate({**fields, "rollout": given})
 
 
 @pytest.mark.parametrize(
@@ -22,6 +28,7 @@ def hardware(engine: str = "auto", **fields: Any) -> HardwareSection:
         (hardware(), "cpu", SMALL_PARAMETERS - 1, "transformers"),
         (hardware(), "cpu", SMALL_PARAMETERS, "vllm"),
         (hardware(), "cuda", 1, "vllm"),
+        (hardware(rollout=SHARED), "cpu", 1, "vllm"),
         (hardware(cluster="in_process"), "cpu", SMALL_PARAMETERS, "transformers"),
         (hardware("vllm"), "cpu", 1, "vllm"),
         (hardware("transformers"), "cuda", 10**12, "transformers"),

@@ -70,6 +70,22 @@ def test_one_process_puts_all_on_one_gpu() -> None:
     assert "the engine that shares it 28.4 GiB, and the GPU has 180.0 GiB; use a smaller" in message
 
 
+def test_heads_that_cannot_be_divided_among_processes_are_refused() -> None:
+    machine = Machine(host=1024 * GIB, gpus=(80 * GIB,) * 9, disk_free=None)
+
+    def divided(width: int) -> dict[str, Any]:
+        rollout = {"tensor_parallel": width, "gpus_per_engine": width, "engines": 1}
+        return {f"hardware__rollout__{key}": value for key, value in rollout.items()}
+
+    message = refused(big(**divided(8)), machine)
+    assert "tensor_parallel = 8 does not divide the 28 attention heads of a Qwen2" in message
+    assert message.endswith("such as 7")
+    zero_3 = {"hardware__learner__ranks": 4, "hardware__learner__gpus_per_rank": 1}
+    zero_3 |= {"hardware__learner__zero_stage": 3}
+    fit = check_machine(big(**divided(4), **zero_3), machine)
+    assert fit.memory is not None
+
+
 def test_more_gpus_than_are_visible_are_refused() -> None:
     machine = Machine(host=1024 * GIB, gpus=(80 * GIB,) * 2, disk_free=None)
     message = refused(
