@@ -97,10 +97,10 @@ def _install(point: str) -> None:
         from rlcore.models.weight_digest import WeightUpdate
         from rlcore.rl.sync import Offered
 
-        def skipped(learner: Any, engines: Any, canary: Any) -> Any:
+        def skipped(learner: Any, engines: Any, canary: Any, **options: Any) -> Any:
             stamp = learner.stamp()
             if stamp.version == 0:  # the start is synced
-                return original_sync(learner, engines, canary)
+                return original_sync(learner, engines, canary, **options)
             unsent: Any = None  # the canary's log-probs, which nobody asks for
             return Offered(WeightUpdate(stamp, "", {}), unsent), 0.0
 

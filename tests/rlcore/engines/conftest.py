@@ -32,7 +32,7 @@ from tests.rlcore.engines.faults import inject
 
 ROOT = Path(__file__).parents[3]
 VOCAB = 200
-CALL_TIMEOUT_S = 120.0  # the first call imports vllm
+CALL_TIMEOUT_S = 400.0  # the first call imports vllm
 
 
 def tiny_model(seed: int, *, tied: bool, vocab_size: int = VOCAB) -> Qwen2ForCausalLM:

@@ -33,6 +33,7 @@ def test_vllm_keeps_it(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_vllm_keeps_it_where_two_processes_share_the_weights(
     start_process: Callable[[EngineSpec], EngineProcess], model_dirs: dict[bool, Path], tied: bool

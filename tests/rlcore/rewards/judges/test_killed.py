@@ -126,5 +126,6 @@ def test_a_reward_worker_of_ray_has_the_key_and_may_be_killed(
 def reward_processes() -> set[psutil.Process]:
     """Return the processes that watch those of reward functions: children of the workers."""
     found = psutil.Process().children(recursive=True)
-    own = {process for process in found if "rlcore.rewards.child" in process.cmdline()}
+    alive = [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+    own = {process for process in alive if "rlcore.rewards.child" in process.cmdline()}
     return {process for process in own if process.parent() not in own}
