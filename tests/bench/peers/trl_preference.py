@@ -33,7 +33,7 @@ class Lines(TrainerCallback):
         self.seconds = perf_counter() - self.began
 
     def on_log(self, args, state, control, logs=None, **_):
-        if "loss" in logs:
+        if logs and "loss" in logs:
             print("STEP " + json.dumps({**logs, "seconds": self.seconds}), flush=True)
 
 
