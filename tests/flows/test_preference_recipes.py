@@ -32,8 +32,9 @@ def dry_run(name: str, store: Path, **overrides: object) -> int:
 
 @reads(GSM8K)
 def test_classic_rlhf_on_gsm8k(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sources = [{"kind": "gsm8k", "path": str(GSM8K)}]
+    sources = [{"kind": "gsm8k", "path": str(GSM8K), "limit": 600}]
     solutions = {"kind": "gsm8k_solutions", "path": str(GSM8K / "example_model_solutions.jsonl")}
+    solutions |= {"limit": 200}
     planned = dry_run(
         "gsm8k-rlhf",
         tmp_path,
@@ -51,7 +52,8 @@ def test_classic_rlhf_on_gsm8k(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_ppo_on_a_reward_model_that_others_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = {"data__sources": [{"kind": "gsm8k", "path": str(GSM8K)}], "hardware__device": "cpu"}
+    sources = [{"kind": "gsm8k", "path": str(GSM8K), "limit": 600}]
+    given = {"data__sources": sources, "hardware__device": "cpu"}
     short = {"data__max_prompt_tokens": 100, "rl__rollout__max_new_tokens": 100}
     short |= {"data__max_reject_fraction": 1.0}
     model = str(saved(tmp_path / "reward-model"))
