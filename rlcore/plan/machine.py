@@ -99,17 +99,23 @@ def check_machine(
         disk={} if shape is None else disk_of(recipe, shape, data, batches),
     )
     check_calls(recipe)
-    _check_heads(fit)
+    _check_width(fit)
     _check_gpus(fit)
     _check_host(fit)
     _check_disk(fit)
     return fit
 
 
-def _check_heads(fit: Fit) -> None:
+def _check_width(fit: Fit) -> None:
     """Raise UserError where the heads of attention cannot be divided among an engine's processes,
-    which vLLM would say once the stages before are over."""
-    width = fit.recipe.hardware.rollout.tensor_parallel
+    or these have no core each, which vLLM would say once the stages before are over."""
+    hardware, cores = fit.recipe.hardware, os.cpu_count() or 1
+    width = hardware.rollout.tensor_parallel
+    if fit.device == "cpu" and hardware.ray_address is None and width > cores:
+        raise UserError(
+            f"hardware.rollout.tensor_parallel = {width} takes a core for each process and this"
+            f" machine has {cores}; lower it and gpus_per_engine"
+        )
     if fit.shape is None or fit.shape.num_heads % width == 0:
         return
     heads = fit.shape.num_heads

@@ -7,22 +7,13 @@ import pytest
 
 from flows.cli import main
 from tests.flows.test_brought_reward_model import saved
+from tests.flows.test_math_recipes import SMALL
 from tests.inputs import GSM8K, reads
-
-SMALL = {
-    "hidden_size": 64,
-    "num_layers": 2,
-    "num_heads": 2,
-    "num_kv_heads": 1,
-    "intermediate_size": 128,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-}
 
 
 def dry_run(name: str, store: Path, **overrides: object) -> int:
     """``data__sources={...}`` overrides data.sources."""
-    given = {"model.path": None, "model.from_scratch": SMALL, "store": str(store)}
+    given = {"model.path": None, "model.from_scratch": json.loads(SMALL), "store": str(store)}
     given |= {key.replace("__", "."): value for key, value in overrides.items()}
     options = [
         part for key, value in given.items() for part in ("-o", f"{key}={json.dumps(value)}")

@@ -80,6 +80,8 @@ def test_heads_that_cannot_be_divided_among_processes_are_refused() -> None:
     message = refused(big(**divided(8)), machine)
     assert "tensor_parallel = 8 does not divide the 28 attention heads of a Qwen2" in message
     assert message.endswith("such as 7")
+    message = refused(big(**divided(4096), hardware__device="cpu"), machine)
+    assert "tensor_parallel = 4096 takes a core for each process and this machine has" in message
     zero_3 = {"hardware__learner__ranks": 4, "hardware__learner__gpus_per_rank": 1}
     zero_3 |= {"hardware__learner__zero_stage": 3}
     fit = check_machine(big(**divided(4), **zero_3), machine)
