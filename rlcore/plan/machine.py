@@ -108,10 +108,11 @@ def check_machine(
 
 def _check_width(fit: Fit) -> None:
     """Raise UserError where the heads of attention cannot be divided among an engine's processes,
-    or these have no core each, which vLLM would say once the stages before are over."""
+    or these have no core each, which vLLM would say once the stages before are over. With no GPU
+    visible and device "auto", the run is assumed to be for another machine."""
     hardware, cores = fit.recipe.hardware, os.cpu_count() or 1
     width = hardware.rollout.tensor_parallel
-    if fit.device == "cpu" and hardware.ray_address is None and width > cores:
+    if hardware.device == "cpu" and hardware.ray_address is None and width > cores:
         raise UserError(
             f"hardware.rollout.tensor_parallel = {width} takes a core for each process and this"
             f" machine has {cores}; lower it and gpus_per_engine"

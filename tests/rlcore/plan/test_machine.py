@@ -82,6 +82,8 @@ def test_heads_that_cannot_be_divided_among_processes_are_refused() -> None:
     assert message.endswith("such as 7")
     message = refused(big(**divided(4096), hardware__device="cpu"), machine)
     assert "tensor_parallel = 4096 takes a core for each process and this machine has" in message
+    elsewhere = Machine(host=1024 * GIB, gpus=(), disk_free=None)
+    assert check_machine(big(**divided(28)), elsewhere).device == "cpu"  # planned here, run there
     zero_3 = {"hardware__learner__ranks": 4, "hardware__learner__gpus_per_rank": 1}
     zero_3 |= {"hardware__learner__zero_stage": 3}
     fit = check_machine(big(**divided(4), **zero_3), machine)
