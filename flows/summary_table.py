@@ -72,6 +72,9 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
             f"Productive share of RL's time: {lost['productive_share']:.1%} (engines replaced:"
             f" {engines}; restarts: {restarts})"
         )
+    for role, held in (summary.get("memory_gib") or {}).items():
+        planned = "" if held["planned"] is None else f", planned {held['planned']:.2f}"
+        console.print(f"Memory of a rank of the {role}: {held['measured']:.2f} GiB{planned}")
     if (gap := summary.get("max_logprob_gap")) is not None:
         console.print(f"Sampler and learner log-probs agree within {gap:.1e} on every iteration")
     if evaluation := summary.get("reward_model"):

@@ -27,6 +27,12 @@ class LearnerHardware(Section):
         description="cuda only: share of a GPU; below 1 others use it too, with ranks = 1 only",
     )
     threads: int = Field(default=1, ge=1, description="CPU threads per rank")
+    reference_ranks: int = Field(
+        default=1,
+        ge=1,
+        description="processes of the frozen reference, among which its sequences are divided; with"
+        " zero_stage 3 its weights are too",
+    )
     zero_stage: Literal["auto", 0, 1, 2, 3] = Field(
         default=AUTO,
         description="split over ranks: 1 optimizer, 2 + gradients, 3 + weights (arXiv 1910.02054);"
@@ -64,6 +70,11 @@ class LearnerHardware(Section):
     def layout(self, dtype: str) -> dict[str, int]:
         """Return how many ranks hold the training state of a model of ``dtype``, and how."""
         return {"ranks": self.ranks, "zero_stage": self.stage(dtype)}
+
+    @property
+    def shares_reference(self) -> bool:
+        """Whether each rank of the reference holds a part of its weights."""
+        return self.zero_stage == 3 and self.reference_ranks > 1
 
     @rule
     def _offload_needs_zero(self) -> Iterator[str]:
@@ -173,23 +184,27 @@ class HardwareSection(Section):
 
     @rule
     def _ranks_have_gpus_of_their_own(self) -> Iterator[str]:
-        ranks, share = self.learner.ranks, self.learner.gpus_per_rank
+        share = self.learner.gpus_per_rank
         # Several ranks on one GPU would start, and NCCL would refuse their first collective
         # ("Duplicate GPU detected") only after the stages before the learner.
-        if ranks > 1 and share < 1 and self.device != "cpu":
-            yield (
-                f"learner.gpus_per_rank = {share:g} places several of learner.ranks = {ranks} on"
-                " one GPU, which NCCL refuses; set learner.gpus_per_rank to 1, learner.ranks to 1"
-                " or, without GPUs, device to 'cpu'"
-            )
+        for key in ("ranks", "reference_ranks"):
+            ranks = getattr(self.learner, key)
+            if ranks > 1 and share < 1 and self.device != "cpu":
+                yield (
+                    f"learner.gpus_per_rank = {share:g} places several of learner.{key} = {ranks}"
+                    " on one GPU, which NCCL refuses; set learner.gpus_per_rank to 1,"
+                    f" learner.{key} to 1 or, without GPUs, device to 'cpu'"
+                )
 
     @rule
     def _in_process_is_single(self) -> Iterator[str]:
-        if self.cluster == "in_process" and self.learner.ranks > 1:
-            yield (
-                f"cluster 'in_process' holds one learner rank, not {self.learner.ranks};"
-                " set learner.ranks to 1 or cluster to 'ray'"
-            )
+        for key in ("ranks", "reference_ranks"):
+            ranks = getattr(self.learner, key)
+            if self.cluster == "in_process" and ranks > 1:
+                yield (
+                    f"cluster 'in_process' holds one rank, not learner.{key} = {ranks}; set it to 1"
+                    " or cluster to 'ray'"
+                )
         if self.cluster == "in_process" and self.rollout.tensor_parallel > 1:
             yield (
                 f"cluster 'in_process' samples in one process, not {self.rollout.tensor_parallel};"

@@ -24,6 +24,7 @@ COMPARISONS = {"A": 1.0, "B": 0.0, "tie": 0.5}  # verdicts on a pair -> what its
 NOT_OF_THE_VERDICT = {"url", "key_env", "limits", "max_calls"}
 REFERENCE = "reference"  # the rows' own answers, which checkpoints are compared with
 
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"  # the name of one of the environment
 Score = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -45,6 +46,18 @@ class JudgeLimits(Section):
     )
 
 
+def bad_address(url: str) -> str | None:
+    """Return what is wrong with the address of a server, None where nothing is."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:  # a malformed port or address
+        parts, host = urlsplit(""), None
+    if parts.scheme in ("http", "https") and host:
+        return None
+    return f"{url!r} is not an http:// or https:// address"
+
+
 class Judge(Section):
     """A model that is asked for a verdict on each response, at temperature 0
     (docs/understand/rewards.md, "Judges"). Its answers are cached by model, version, template and
@@ -59,7 +72,7 @@ class Judge(Section):
     )
     key_env: str | None = Field(
         default=None,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        pattern=VARIABLE,
         description="environment variable that holds the API key; null = the server asks for none",
     )
     choices: dict[str, Score] | None = Field(
@@ -111,16 +124,8 @@ class Judge(Section):
 
     @rule
     def _url_is_plain_http(self) -> Iterator[str]:
-        try:
-            parts = urlsplit(self.url)
-            host, _ = parts.hostname, parts.port
-        except ValueError:  # a malformed port or address
-            parts, host = urlsplit(""), None
-        if parts.scheme not in ("http", "https") or not host:
-            yield (
-                f"url = {self.url!r} is not an http:// or https:// address; write that of the API,"
-                " e.g. http://127.0.0.1:8000/v1"
-            )
+        if address := bad_address(self.url):
+            yield f"url = {address}; write that of the API, e.g. http://127.0.0.1:8000/v1"
 
     @rule
     def _template_can_be_filled(self) -> Iterator[str]:

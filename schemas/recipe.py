@@ -294,10 +294,17 @@ class Recipe(Section):
 
     @rule
     def _reward_models_are_those_named(self) -> Iterator[str]:
-        named = {brought_model(function.name) for function in self.reward.functions} - {None}
+        named = {brought_model(function.name) for function in self.reward.functions}
+        start = None if self.rl.critic is None else brought_model(self.rl.critic.init)
+        named = (named | {start}) - {None}
+        if start in self.reward_models and self.reward_models[start].path is None:
+            yield (
+                f"rl.critic.init = '{REWARD_MODEL}:{start}' is served at a url, and a critic is"
+                f" trained; give reward_models.{start} a path or set rl.critic.init to 'policy'"
+            )
         for name in sorted(named - self.reward_models.keys(), key=str):
             yield (
-                f"reward.functions names 'reward_model:{name}' and reward_models has"
+                f"the recipe names 'reward_model:{name}' and reward_models has"
                 f" {', '.join(self.reward_models) or 'none'}; add reward_models.{name} with its"
                 " path"
                 f"{did_you_mean(str(name), self.reward_models)}"
@@ -305,7 +312,7 @@ class Recipe(Section):
         for name in sorted(self.reward_models.keys() - named):
             yield (
                 f"reward_models.{name} is read by nothing; name 'reward_model:{name}' in"
-                " reward.functions, or take it out"
+                " reward.functions or rl.critic.init, or take it out"
             )
 
     @rule

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from schemas.data import GSM8K_INSTRUCTION
 from schemas.errors import did_you_mean
-from schemas.judges import may_verify
+from schemas.judges import VARIABLE, JudgeLimits, bad_address, may_verify
 from schemas.names import JUDGE, REWARD_MODEL, ranking_term, term_name
 from schemas.optimizer import Optimizer, Schedule, rest_of
 from schemas.sampling import StopTexts, Temperature
@@ -115,15 +115,35 @@ Preferences = Annotated[
 class BroughtRewardModel(Section):
     """A trained reward model: a classifier with one label (transformers'
     AutoModelForSequenceClassification), which reads each conversation by its own tokenizer and chat
-    template."""
+    template. It is loaded from ``path``, or asked at ``url``."""
 
-    path: str = Field(description="local Hugging Face directory, or a hub name (owner/name)")
+    path: str | None = Field(
+        default=None, description="local Hugging Face directory, or a hub name (owner/name)"
+    )
     revision: str | None = Field(
         default=None, description="of the hub; a commit pins it; null = its main branch"
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="of its weights and activations"
     )
+    url: str | None = Field(
+        default=None,
+        description="instead of path: of a server of vLLM that has the model (vllm serve PATH),"
+        " e.g. http://127.0.0.1:8000; asked at /classify for raw scores",
+    )
+    version: str | None = Field(
+        default=None,
+        min_length=1,
+        description="url only: a name for what it serves, which cache keys hold; change it when url"
+        " serves other weights",
+    )
+    key_env: str | None = Field(
+        default=None,
+        pattern=VARIABLE,
+        description="url only: environment variable that holds the API key; null = none is asked"
+        " for",
+    )
+    limits: JudgeLimits = Field(default=JudgeLimits(), description="url only: how it is asked")
     observations: bool = Field(
         default=False,
         description="of an episode it reads what environments said too; false = what the policy"
@@ -133,7 +153,30 @@ class BroughtRewardModel(Section):
     @property
     def identity(self) -> dict[str, Any]:
         """What its scores depend on, besides its files."""
-        return self.model_dump(mode="json", exclude={"path", "revision"})
+        names = {"observations", "dtype" if self.url is None else "version"}
+        return self.model_dump(mode="json", include=names)
+
+    @rule
+    def _is_at_one_place(self) -> Iterator[str]:
+        if (self.path is None) == (self.url is None):
+            state = "neither is" if self.path is None else "both are"
+            yield f"{state} set of path and url; set exactly one of them"
+            return
+        here, foreign = "url", ("revision", "dtype")
+        if self.url is None:
+            here, foreign = "path", ("version", "key_env", "limits")
+        for key in foreign:
+            if getattr(self, key) != type(self).model_fields[key].default:
+                yield f"{key} is set and says nothing of a model by {here}; leave it out"
+        if self.url is None:
+            return
+        if self.version is None:
+            yield (
+                "version is not set and url is, whose weights no key can hold; give what it serves"
+                " a name, such as its commit, and change it with the weights"
+            )
+        if address := bad_address(self.url):
+            yield f"url = {address}; write that of the server, e.g. http://127.0.0.1:8000"
 
 
 BroughtRewardModels = dict[

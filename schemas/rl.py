@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.algorithm import SEQUENCE_RATIOS, Algorithm, Options
 from schemas.errors import did_you_mean
-from schemas.names import portable_name
+from schemas.names import REWARD_MODEL, brought_model, portable_name
 from schemas.optimizer import Optimizer, rest_of
 from schemas.presets import PRESETS, overlay
 from schemas.rollout import RolloutSection
@@ -152,14 +152,24 @@ class Critic(Section):
     """The value model: a separate model and optimizer (docs/understand/algorithms.md, "Value
     loss")."""
 
-    init: Literal["policy", "reward_model"] = Field(
-        default="policy", description="where its weights start; from the policy its head is 0"
+    init: str = Field(
+        default="policy",
+        description="where its weights start: policy, with a head of 0; reward_model = the one that"
+        " the run trains; or reward_model:NAME, one of reward_models with a path",
     )
     clip: float | None = Field(default=0.5, gt=0, description="range of a value's clip; null = off")
     warmup_iterations: int = Field(
         default=0, ge=0, description="first iterations that train the critic alone"
     )
     optimizer: Annotated[Optimizer, rest_of(_CRITIC_OPTIMIZER)] = _CRITIC_OPTIMIZER
+
+    @rule
+    def _init_is_known(self) -> Iterator[str]:
+        if self.init not in ("policy", REWARD_MODEL) and brought_model(self.init) is None:
+            yield (
+                f"init = {self.init!r} is not policy, {REWARD_MODEL} or {REWARD_MODEL}:NAME"
+                f"{did_you_mean(self.init, ('policy', REWARD_MODEL))}; name one of them"
+            )
 
 
 class Ptx(Section):

@@ -40,7 +40,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
     engines = run.workers.engines(first)
     reward_model = run.parents.get(REWARD_MODEL)
     rewards = run.workers.rewards(
-        None if reward_model is None else model_directory(store.directory(reward_model))
+        first, None if reward_model is None else model_directory(store.directory(reward_model))
     )
     episodes = episodes_of(recipe, engines, run.workers.environments(), tokenizer)
     results, completions = [], []

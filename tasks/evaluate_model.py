@@ -166,7 +166,7 @@ def _tables(
         check_covered(prompts, recipe.reward.functions)
     with Workers(recipe, warn=log, log=log) as workers:
         engines = workers.engines(source)
-        rewards = workers.rewards(scorer)
+        rewards = workers.rewards(source, scorer)
         load_model_directory(engines, source)
         with activity(f"evaluation of {recipe.model.path}"):
             results, completions = evaluate(

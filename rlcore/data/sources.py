@@ -356,6 +356,8 @@ def reward_model_digests(recipe: Recipe) -> dict[str, Read]:
     ``model_digests``."""
     found: dict[str, Read] = {}
     for name, model in recipe.reward_models.items():
+        if model.path is None:  # served: its version is in the recipe's part
+            continue
         local, role = Path(model.path).expanduser(), f"{REWARD_MODEL}:{name}"
         if local.is_dir():
             found[role] = read_directory_digest(local, f"reward_models.{name}.path")

@@ -7,7 +7,7 @@ import polars as pl
 
 from rlcore.cluster.progress import activity
 from rlcore.evaluation.summary import ALL
-from rlcore.evaluation.win_rate import CONSISTENCY, FIRST, WinFigures, win_figures
+from rlcore.evaluation.win_rate import CONSISTENCY, FIRST, NoEvidence, WinFigures, win_figures
 from rlcore.rewards.pairs import Pair, compare
 from rlcore.rewards.types import spoken_text
 from schemas.errors import UserError
@@ -106,13 +106,13 @@ def won_prompts(
 ) -> pl.DataFrame:
     """Return uid and ``value``, what our answer is worth against theirs, of each prompt.
 
-    Raises UserError where the judge is no evidence, and as ``compared_answers``.
+    Raises NoEvidence where the judge's verdicts say nothing, UserError as ``compared_answers``.
     """
     pairs = compared_answers(recipe, ours, theirs, log=log)
     section, figures = recipe.evaluate.win_rate, figures_of(pairs)
     said = figures.sentence(section.judge if section else "", "the champion")
     if figures.rate is None:
-        raise UserError(said)
+        raise NoEvidence(said)
     log(said)
     return with_verdicts(pairs).select("uid", "value")
 

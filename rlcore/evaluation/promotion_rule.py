@@ -81,12 +81,14 @@ class OnSet:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the gate came to, on the ``look``-th look at its prompts."""
+    """What the gate came to, on the ``look``-th look at its prompts. ``missing``: why there was
+    nothing to decide by, where there was a champion and nothing of it was compared."""
 
     verdict: Verdict
     sets: tuple[OnSet, ...]
     look: int
     alpha: float
+    missing: str = ""
 
     @property
     def needed(self) -> int | None:
@@ -95,6 +97,8 @@ class Decision:
 
     def sentence(self) -> str:
         """Return the decision as a person reads it."""
+        if self.missing:
+            return f"held as uncertain: {self.missing}"
         if not self.sets:
             return "promoted as the first champion: there was none to compare it with"
         primary = next(each for each in self.sets if each.is_primary)

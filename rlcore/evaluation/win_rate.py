@@ -11,6 +11,7 @@ import numpy as np
 
 from rlcore.algorithms.statistics import Z_95, Estimate
 from rlcore.results.paired import mean_difference
+from schemas.errors import UserError
 
 LEAST_CONSISTENCY = 0.6  # share of pairs below which a judge's verdicts are no evidence
 RIDGE = 1.0  # on the weight of the length, as much as one standard-normal observation
@@ -18,6 +19,10 @@ _STEPS = 100  # of Newton's method, which halves a step that gains nothing
 _NEAR = 1e-9  # a step that is none
 NAME, CONTROLLED = "win_rate", "win_rate/length_controlled"
 CONSISTENCY, FIRST = "win_rate/consistency", "win_rate/first"
+
+
+class NoEvidence(UserError):
+    """A judge whose verdicts say nothing of two models; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,11 @@ def make_deterministic(spec: LearnerSpec, device: str) -> None:
 
 
 class TrainEngine:
-    """DeepSpeed around ``model``. Every method is collective: all ranks call it, in one order."""
+    """DeepSpeed around ``model``. Every method is collective: all ranks call it, in one order.
+
+    A frozen model (``spec.trainable`` False) has no optimizer: with ZeRO 3 its weights are split
+    over the ranks, which is all that it is here for.
+    """
 
     def __init__(
         self,
@@ -89,10 +93,16 @@ class TrainEngine:
         deepspeed = _import_deepspeed(device)
         _connect(deepspeed, spec, device, rank, world_size, rendezvous)
         self._clip_here = spec.zero_stage == 0
+        optimizer = None
+        if spec.trainable:
+            optimizer = _optimizer(model, spec)
+        else:
+            model.requires_grad_(False)
+        sized = [p.numel() for p in model.parameters() if p.requires_grad or optimizer is None]
         self._engine: Any = deepspeed.initialize(
             model=model,
-            optimizer=_optimizer(model, spec),
-            config=_config(spec, sum(p.numel() for p in model.parameters() if p.requires_grad)),
+            optimizer=optimizer,
+            config=_config(spec, sum(sized)),
             dist_init_required=False,
         )[0]
         self._gathered = deepspeed.zero.GatheredParameters
@@ -199,7 +209,7 @@ class TrainEngine:
 
 
 class FrozenEngine:
-    """A model that only scores: no optimizer, no DeepSpeed, no collectives."""
+    """A model that only scores, whole on each rank: no optimizer, no DeepSpeed, no collectives."""
 
     lockstep = False
 
@@ -308,7 +318,7 @@ def _config(spec: LearnerSpec, num_parameters: int) -> dict[str, Any]:
         "allgather_bucket_size": bucket,
         "overlap_comm": False,  # overlap would vary the order of reductions, and so the rounding
     }
-    if spec.offload_optimizer:
+    if spec.offload_optimizer and spec.trainable:
         zero["offload_optimizer"] = {"device": "cpu"}
     if spec.offload_params:
         zero["offload_param"] = {"device": "cpu"}

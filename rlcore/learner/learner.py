@@ -27,7 +27,7 @@ from rlcore.learner.spec import (
     VersionConflict,
 )
 from rlcore.learner.training_state import Versions, load_state, save_state
-from rlcore.learner.utilisation import peak_flops, training_cost
+from rlcore.learner.utilisation import peak_flops, peak_memory, training_cost
 from rlcore.learner.weights import LearnerWeights
 from rlcore.models.adapter import adapter_off
 from rlcore.models.packing import MicroBatch, Sequences
@@ -55,8 +55,9 @@ class Learner:
         cost = training_cost(model.lm)  # before ZeRO-3 splits the weights
         spec, packing = resolve_attention(model, spec, self.device)
         self.spec = spec
-        self._trained = (
-            TrainEngine(
+        self._trained: TrainEngine | None = None
+        if spec.trainable or (spec.zero_stage == 3 and world_size > 1):
+            self._engine = TrainEngine(
                 model,
                 spec,
                 device=self.device,
@@ -64,10 +65,9 @@ class Learner:
                 world_size=world_size,
                 rendezvous=rendezvous,
             )
-            if spec.trainable
-            else None
-        )
-        self._engine = self._trained or FrozenEngine(model, self.device)
+            self._trained = self._engine if spec.trainable else None
+        else:
+            self._engine = FrozenEngine(model, self.device)
         # On different kinds of CPUs ranks could round differently, and so decide differently.
         packing = worst(self._engine.exchange(packing))
         self._warning = packing.warning
@@ -194,6 +194,7 @@ class Learner:
             steps=[report.flat() for report in reports],
             old_logprobs=old_logprobs,
             seconds=perf_counter() - began,
+            peak_bytes=peak_memory(self.device),
         )
         self._versions.record(request, result)
         return result

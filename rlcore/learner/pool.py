@@ -270,8 +270,9 @@ class LearnerPool:
 
     def _merged(self, request: UpdateRequest, results: Sequence[UpdateResult]) -> UpdateResult:
         """Return the result of all ranks."""
-        if not results[0].old_logprobs:
-            return results[0]
+        first = replace(results[0], peak_bytes=max(result.peak_bytes for result in results))
+        if not first.old_logprobs:
+            return first
         merged = [
             _flat_in_order(
                 self._shares_of(terms[0]),
@@ -280,7 +281,7 @@ class LearnerPool:
             )
             for step, terms in enumerate(request.mini_batches)
         ]
-        return replace(results[0], old_logprobs=merged)
+        return replace(first, old_logprobs=merged)
 
 
 @contextmanager

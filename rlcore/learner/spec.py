@@ -27,8 +27,8 @@ class LearnerSpec:
     then the score starts at exactly 0. ``reference_dir``: a frozen causal LM, kept whole on every
     rank in addition to the policy, for the exact KL only. ``adapter``: trained in place of the
     weights, and the reference is the model without it; ``adapter_base``: the base model's name.
-    ``trainable`` False: a frozen model that
-    only scores, without optimizer and without DeepSpeed. ``micro_batch_tokens``: padded tokens of
+    ``trainable`` False: a frozen model that only scores, without optimizer; whole on each rank
+    unless there are several with ``zero_stage`` 3. ``micro_batch_tokens``: padded tokens of
     one pass; on CPU about 4k is fastest. ``row_tokens`` None: one to eight times the longest
     sequence (``rlcore.models.rows``), or ``micro_batch_tokens`` under flash attention.
     ``attn_implementation``: transformers' name, or "auto" (``rlcore.learner.attention``).
@@ -103,13 +103,15 @@ class UpdateResult:
     maxima taken, counts added). ``steps``: each step's own metrics. ``old_logprobs``: where the
     request has ``own_logprobs``, the old log-probs that each step used, [tokens of its first term's
     sequences] float32, NaN on tokens it did not train on. ``seconds``: that it took.
-    A checkpoint keeps neither of the last two."""
+    ``peak_bytes``: ``peak_memory`` of the fullest rank. A checkpoint keeps none of the last three.
+    """
 
     version: int
     metrics: dict[str, float]
     steps: list[dict[str, float]]
     old_logprobs: list[np.ndarray] = field(default_factory=list, compare=False)
     seconds: float = field(default=0.0, compare=False)
+    peak_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -69,12 +69,13 @@ class Versions:
         self._last = (request.version, request.batch_digest, result)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form, without the last result's token-level part and its time, so that
-        equal updates make equal files."""
+        """Return the JSON form, without the last result's token-level part, time and memory, so
+        that equal updates make equal files."""
         if self._last is None:
             return {"version": self.held, "last": None}
         version, digest, result = self._last
         lasting = asdict(replace(result, old_logprobs=[], seconds=0.0))
+        del lasting["peak_bytes"]
         return {"version": self.held, "last": [version, digest, lasting]}
 
     @classmethod

@@ -1,7 +1,8 @@
-"""How many floating-point operations a training pass needs, and the most that a device can
-compute."""
+"""How many floating-point operations a training pass needs, the most that a device can compute,
+and the memory that a process has held."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,16 @@ def peak_flops(device: str) -> float | None:
         name = torch.cuda.get_device_name()
         return next((rate for part, rate in DATA_SHEETS.items() if part in name), None)
     return measured_matmul_flops()
+
+
+def peak_memory(device: str) -> int:
+    """Return the most bytes that this process has held of the memory of ``device``, "cpu" or
+    "cuda": resident pages, those of libraries included, or what torch has reserved on its GPU."""
+    if device == "cuda":
+        return torch.cuda.max_memory_reserved()
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(kib) * 1024
 
 
 def measured_matmul_flops() -> float:

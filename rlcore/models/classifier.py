@@ -2,7 +2,7 @@
 asked in a worker."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rlcore.models.weight_names import check_loading
 from schemas.errors import UserError
 from schemas.reward_model import BroughtRewardModel
 
+OWN = "score.bias"  # of a model that this pipeline trained alone; see rlcore.models.value_model
 HEAD = "ForSequenceClassification"  # the end of the class's name in config.json
 TOKENS = 8192  # of one forward pass, at most, of more than one conversation
 Messages = Sequence[Mapping[str, str]]
@@ -23,12 +24,31 @@ Messages = Sequence[Mapping[str, str]]
 
 def located(name: str, model: BroughtRewardModel) -> Path:
     """Return the local directory of ``reward_models.NAME``; see ``locate_model``."""
+    assert model.path is not None, "one with a url is not loaded"
     return locate_model(model.path, model.revision, key=f"reward_models.{name}.path")
+
+
+def is_own(directory: Path) -> bool:
+    """Return whether this pipeline trained the model of ``directory``. It was trained on the ids of
+    prompts and responses, and reads those, where others read what their template writes."""
+    return OWN in checkpoint_shapes(directory)
+
+
+def check_reads_ids(name: str, directory: Path, policy: Path) -> None:
+    """Raise UserError where ids of the model in ``policy`` mean something else to
+    ``reward_models.NAME``, which is in ``directory``."""
+    theirs, ours = (read_tokenizer(where, str(where)) for where in (directory, policy))
+    if theirs.get_vocab() != ours.get_vocab():
+        raise UserError(
+            f"reward_models.{name}.path = '{directory}' has another tokenizer than the policy"
+            f" {policy}, whose tokens it would read; give one trained with this tokenizer"
+        )
 
 
 def check_classifier(name: str, model: BroughtRewardModel, *, longest: int) -> None:
     """Raise UserError for a model of a local directory that cannot score conversations of
     ``longest`` tokens; one of the hub is looked at when a run loads it."""
+    assert model.path is not None, "one with a url is probed"
     directory, where = Path(model.path).expanduser(), f"reward_models.{name}.path = '{model.path}'"
     if not directory.is_dir():
         if model.path.startswith((".", "~", "/")):
@@ -47,7 +67,8 @@ def check_classifier(name: str, model: BroughtRewardModel, *, longest: int) -> N
             f"{where} has {labels} labels, and a reward is one number; give a model with one label"
             " (num_labels = 1)"
         )
-    if not has_chat_template(directory, name=where):
+    own = is_own(directory)
+    if not own and not has_chat_template(directory, name=where):
         raise UserError(
             f"{where} has no chat template, by which conversations are written for it; save its"
             " tokenizer with the template that it was trained on"
@@ -58,10 +79,10 @@ def check_classifier(name: str, model: BroughtRewardModel, *, longest: int) -> N
             f"{where} reads {context} tokens (max_position_embeddings) and prompt and answer may"
             f" have {longest}; lower data.max_prompt_tokens or rl.rollout.max_new_tokens"
         )
-    _check_weights(directory, where)
+    _check_weights(directory, where, ignoring={OWN} if own else frozenset())
 
 
-def _check_weights(directory: Path, where: str) -> None:
+def _check_weights(directory: Path, where: str, *, ignoring: Collection[str]) -> None:
     """Raise UserError where the files are not those of the class in config.json: transformers draws
     at random what they lack, and a head at random scores as well as any."""
     import torch
@@ -77,13 +98,15 @@ def _check_weights(directory: Path, where: str) -> None:
             f" ({str(error).strip().partition(chr(10))[0]}); give one that"
             " AutoModelForSequenceClassification loads without code of its own"
         ) from error
-    check_loading(empty, checkpoint_shapes(directory), where)
+    shapes = checkpoint_shapes(directory)
+    check_loading(empty, {n: shapes[n] for n in shapes if n not in ignoring}, where)
 
 
 def parameters_of(model: BroughtRewardModel) -> int:
-    """Return how many parameters a model has; 0 for one of the hub, which is not looked up."""
-    directory = Path(model.path).expanduser()
-    shapes = checkpoint_shapes(directory) if directory.is_dir() else {}
+    """Return how many parameters a model has; 0 for one of the hub, which is not looked up, and for
+    one that is served."""
+    directory = Path(model.path or "").expanduser()
+    shapes = checkpoint_shapes(directory) if model.path and directory.is_dir() else {}
     return sum(math.prod(shape) for shape in shapes.values())
 
 

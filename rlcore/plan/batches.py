@@ -316,11 +316,12 @@ def sampled_sequences(recipe: Recipe) -> int:
 
 def worker_counts(recipe: Recipe) -> dict[str, int]:
     """Return the ranks of each model, engines excluded, as ``workers`` starts them."""
-    ranks = recipe.hardware.learner.ranks
+    hardware = recipe.hardware.learner
+    ranks = hardware.ranks
     counts = {
         "policy": ranks,
         "critic": ranks if recipe.rl.critic is not None else 0,
-        "reference": int(recipe.has_reference_worker),
+        "reference": hardware.reference_ranks if recipe.has_reference_worker else 0,
         "reward model": sum(is_model(f.name) for f in recipe.reward.functions),
     }
     return {role: count for role, count in counts.items() if count}

@@ -19,7 +19,7 @@ from rlcore.plan.memory import LearnerMemory, gib
 from rlcore.plan.preconditions import StartCheck
 from rlcore.plan.states import InStore, state_lines
 from rlcore.recipes.text import write_yaml
-from schemas.hardware import AUTO
+from schemas.hardware import AUTO, LearnerHardware
 from schemas.judges import judges_used
 from schemas.recipe import Recipe
 
@@ -341,11 +341,10 @@ def _memory_lines(fit: Fit) -> list[str]:
         f"published policies in the host's memory, max_staleness + 1 = {policies}:"
         f" {gib(memory.published)}"
     )
-    frozen = {
-        "reference, one rank (rl.algorithm.kl is on)": memory.reference,
-        "reward model, one rank, frozen": memory.reward_model,
-    }
-    lines += [f"{what}: weights {gib(size)}" for what, size in frozen.items() if size]
+    if memory.reference:
+        lines.append(_reference_line(recipe.hardware.learner, memory.reference))
+    if memory.reward_model:
+        lines.append(f"reward model, one rank, frozen: weights {gib(memory.reward_model)}")
     lines += [
         sampler,
         engine_line(recipe, memory.engine, memory.kv_tokens, fit.device),
@@ -365,6 +364,21 @@ def _memory_lines(fit: Fit) -> list[str]:
             " hardware.rollout.engines or hardware.rollout.kv_cache_gib"
         )
     return lines
+
+
+def _reference_line(hardware: LearnerHardware, weights: int) -> str:
+    """``weights``: bytes that a rank of the reference holds."""
+    ranks, advice = hardware.reference_ranks, ""
+    if ranks < hardware.ranks:
+        advice = (
+            f"; it scores what {hardware.ranks} ranks train, and hardware.learner.reference_ranks"
+            " divides that, with zero_stage 3 its weights too"
+        )
+    part = ", of which each holds a part" if hardware.shares_reference else ""
+    return (
+        f"reference (rl.algorithm.kl is on), {ranks} rank(s){part}: weights {gib(weights)} each"
+        f"{advice}"
+    )
 
 
 def _learner_line(name: str, recipe: Recipe, learner: LearnerMemory, device: str) -> str:

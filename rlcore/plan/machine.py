@@ -45,13 +45,23 @@ class Fit:
     disk: dict[str, int]
 
     @property
+    def rank_bytes(self) -> dict[str, int]:
+        """Memory that a rank of actor and critic takes of its device; none where it is unknown."""
+        if self.memory is None:
+            return {}
+        own = 0 if self.device == "cuda" else PROCESS_BYTES
+        ranks = {"actor": self.memory.learner, "critic": self.memory.critic}
+        return {role: own + rank.device for role, rank in ranks.items() if rank is not None}
+
+    @property
     def host_bytes(self) -> int:
         """Host memory of all workers together; 0 when the model is not at hand."""
         if self.memory is None:
             return 0
         memory, hardware, on_gpu = self.memory, self.recipe.hardware, self.device == "cuda"
         trained = [memory.learner] + ([memory.critic] if memory.critic else [])
-        frozen = [weights for weights in (memory.reference, memory.reward_model) if weights]
+        frozen = [memory.reference] * hardware.learner.reference_ranks + [memory.reward_model]
+        frozen = [weights for weights in frozen if weights]
         total = hardware.rollout.engines * memory.engine + memory.published
         for learner in trained:
             held = learner.offloaded if on_gpu else learner.device
@@ -71,6 +81,18 @@ def check_machine(
     weights, gradients and optimizer state than a visible GPU or the host holds, less free disk than
     the run writes. A model that cannot be looked up is not an error.
     """
+    fit = fit_of(recipe, machine, data=data)
+    check_calls(recipe)
+    _check_width(fit)
+    _check_gpus(fit)
+    _check_host(fit)
+    _check_disk(fit)
+    return fit
+
+
+def fit_of(recipe: Recipe, machine: Machine | None = None, *, data: DataSize | None = None) -> Fit:
+    """Return what ``check_machine`` compares, unchecked. Raises ``UserError`` for a legal sequence
+    longer than a micro-batch."""
     shape, note = find_shape(recipe.model)
     data = data or data_size(recipe.data)
     hardware = recipe.hardware
@@ -86,7 +108,7 @@ def check_machine(
     )
     resolved = _with_attention(recipe, attention.name)
     batches = all_batches(resolved, data.demonstrations, data.preferences, data.pairs)
-    fit = Fit(
+    return Fit(
         recipe=recipe,
         machine=machine,
         device=device,
@@ -98,12 +120,6 @@ def check_machine(
         memory=None if shape is None else memory_of(resolved, shape, batches, machine.gpus, device),
         disk={} if shape is None else disk_of(recipe, shape, data, batches),
     )
-    check_calls(recipe)
-    _check_width(fit)
-    _check_gpus(fit)
-    _check_host(fit)
-    _check_disk(fit)
-    return fit
 
 
 def _check_width(fit: Fit) -> None:
@@ -237,7 +253,7 @@ def _check_host(fit: Fit) -> None:
         return
     trained = [memory.learner] + ([memory.critic] if memory.critic else [])
     needed = hardware.learner.ranks * sum(each.states for each in trained)
-    needed += memory.reference + memory.reward_model
+    needed += memory.reference * hardware.learner.reference_ranks + memory.reward_model
     if needed > fit.machine.host:
         raise UserError(
             "hardware.learner: weights, gradients and optimizer of"

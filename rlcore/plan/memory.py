@@ -65,9 +65,9 @@ class LearnerMemory:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of each kind of worker. ``reference`` and ``reward_model``: weights of the frozen
-    models, 0 without them; ``critic`` is a learner with a value head; ``published``: policies that
-    lie in the host's memory until the engines have loaded them, all together.
+    """Bytes of each kind of worker. ``reference`` (of one rank) and ``reward_model``: weights of
+    the frozen models, 0 without them; ``critic`` is a learner with a value head; ``published``:
+    policies that lie in the host's memory until the engines have loaded them, all together.
 
     ``kv_tokens``: tokens that one engine's KV cache holds, None where the GPU's size is unknown.
     """
@@ -171,6 +171,7 @@ def memory_of(
     """Return what each worker needs while it holds its fullest micro-batch; ``gpus``: bytes of
     each."""
     dtype, rollout, kl = recipe.model.dtype, recipe.hardware.rollout, recipe.rl.algorithm.kl
+    hardware = recipe.hardware.learner
     adapter = recipe.model.adapter_of(recipe.policies[-1])
     weights = BYTES[dtype] * shape.parameters
     cache: int | None = rollout.kv_cache_gib * GIB
@@ -182,7 +183,7 @@ def memory_of(
     learner = learner_memory(
         shape,
         dtype,
-        recipe.hardware.learner,
+        hardware,
         on_gpu=device == "cuda",
         tokens=batches.fullest.micro_batch_tokens,
         row_tokens=batches.fullest.row_tokens,
@@ -194,10 +195,13 @@ def memory_of(
     scored = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
     brought = recipe.reward_models.values()  # as far as they are at hand
     frozen = sum(parameters_of(model) * BYTES[model.dtype] for model in brought)
+    reference = weights if recipe.has_reference_worker else 0
+    if hardware.shares_reference:
+        reference = -(-reference // hardware.reference_ranks)
     return Memory(
         learner=replace(learner, reference=weights) if exact and not adapter else learner,
         critic=critic,
-        reference=weights if recipe.has_reference_worker else 0,
+        reference=reference,
         reward_model=(weights if scored else 0) + frozen,
         engine=ENGINE_PROCESS_BYTES + weights + (0 if device == "cuda" else cache or 0),
         kv_tokens=None if cache is None else max(0, cache) // kv_token,

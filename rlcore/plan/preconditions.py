@@ -27,7 +27,8 @@ from rlcore.plan.hosts import layout_lines
 from rlcore.plan.machine import Fit, check_machine
 from rlcore.plan.rehearsal import Rehearsal, rehearse
 from rlcore.results.compare import recipe_differences
-from rlcore.rewards.judges.setup import check_keys
+from rlcore.rewards.judges.reward_model import probe_model
+from rlcore.rewards.judges.setup import JudgeSetup, cache_folder, check_keys, run_of
 from rlcore.rewards.registry import check_recipe_functions
 from rlcore.rl.fork import beyond
 from rlcore.rollout.turns import TurnEncoder
@@ -233,7 +234,11 @@ def _check_reward_models(recipe: Recipe, new_tokens: int) -> None:
     """Raise UserError for a reward model that users bring which cannot score answers of
     ``new_tokens`` tokens."""
     for name, model in recipe.reward_models.items():
-        check_classifier(name, model, longest=recipe.longest_sequence(new_tokens))
+        if model.url is None:
+            check_classifier(name, model, longest=recipe.longest_sequence(new_tokens))
+        else:
+            setup = JudgeSetup({}, cache_folder(recipe.store), run_of(recipe))
+            probe_model(name, model, setup)
 
 
 def _check_engine(recipe: Recipe) -> None:

@@ -13,6 +13,7 @@ import polars as pl
 from rlcore.store.artifacts import ArtifactStore, DamagedArtifact, Lineage
 from rlcore.store.reader import ArtifactReader
 
+MEMORY = "perf/memory_gib"  # .../<role>: of the fullest rank
 FLOPS = "model_flops"  # <role>/model_flops: what the tokens of an update need
 
 

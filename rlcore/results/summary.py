@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import polars as pl
 
+from rlcore.results.metrics import MEMORY
 from rlcore.results.paired import difference, prompt_values
 from rlcore.results.provenance import commit_of
 from rlcore.store.checks import ArtifactError
@@ -82,6 +83,14 @@ def phase_seconds(rl: pl.DataFrame) -> dict[str, float]:
     timings = rl.filter(pl.col("name").str.starts_with("timing_s/") & (pl.col("step") > 0))
     medians = timings.group_by("name").agg(pl.col("value").median()).sort("name")
     return {name.removeprefix("timing_s/"): value for name, value in medians.iter_rows()}
+
+
+def peak_memory_gib(rl: pl.DataFrame) -> dict[str, float]:
+    """Return the most GiB that a rank of each trained role has held."""
+    begin = f"{MEMORY}/"
+    held = rl.filter(pl.col("name").str.starts_with(begin)).drop_nulls("value")
+    most = held.group_by("name").agg(pl.col("value").max()).sort("name")
+    return {name.removeprefix(begin): value for name, value in most.iter_rows()}
 
 
 def lost_time(rl: pl.DataFrame, restarts_s: Sequence[float]) -> dict[str, float] | None:

@@ -17,6 +17,7 @@ from rlcore.evaluation.promotion_rule import (
     check_sets,
     decide,
 )
+from rlcore.evaluation.win_rate import NoEvidence
 from rlcore.results.paired import prompt_values, with_question
 from rlcore.retraining.champions import (
     DECISIONS,
@@ -96,9 +97,10 @@ def ask(
     """Return whether the export ``candidate`` may follow ``champion``; decided once for what is
     compared, and kept in the store.
 
-    ``won`` is asked where the section compares and nothing was decided. Raises UserError where the
-    two were evaluated on other rows, for a set that is not there or is too small at this look, and
-    where nobody judged what ``section.metric`` needs.
+    ``won`` is asked where the section compares and nothing was decided; where its judge is no
+    evidence, the candidate is held as uncertain. Raises UserError where the two were evaluated on
+    other rows, for a set that is not there or is too small at this look, and where nobody judged
+    what ``section.metric`` needs.
     """
     rows = evaluated_rows(store, side)
     sides = {"evaluation": side.evaluation}
@@ -117,7 +119,7 @@ def ask(
         inputs_digest=inputs_digest,
     )
     key = f"{name}/{compared.key}"
-    judged = None
+    judged, missing = None, ""
     if champion_side is not None and store.find(DECISIONS, key) is None:
         if not same_rows(store, champion_side, side):
             raise UserError(
@@ -127,12 +129,18 @@ def ask(
             )
         if section.compares:  # for minutes, so not under the lock
             assert won is not None, "a gate that compares is given what asks the judge"
-            judged = won(side, champion_side)
+            try:
+                judged = won(side, champion_side)
+            except NoEvidence as error:
+                missing = str(error)
     with decision_lock(store, name):
         made = store.find(DECISIONS, key)
         if made is None:
             look = looks(store, name, compared.prompts_digest) + 1
-            decision = _decide(store, section, side, champion_side, look, judged)
+            if missing:
+                decision = Decision(Verdict.UNCERTAIN, (), look, alpha_of(look), missing)
+            else:
+                decision = _decide(store, section, side, champion_side, look, judged)
             made = record_decision(
                 store, compared, decision, metric=section.metric, recipe_digest=recipe_digest, by=by
             )

@@ -5,16 +5,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rlcore.cluster.progress import advance
 from rlcore.rewards.judges.cache import JudgeCache
-from rlcore.rewards.judges.client import JudgeClient, Locks, NoAnswer
+from rlcore.rewards.judges.client import JudgeClient, Locks, NoAnswer, pulse
 from rlcore.rewards.judges.question import JudgeQuestion, NoVerdict, question_of, verdict_of
 from rlcore.rewards.judges.setup import JudgeSetup, key_of
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
-
-_PULSE_S = 1.0
 
 
 class JudgeFunction:
@@ -29,7 +26,7 @@ class JudgeFunction:
         in this process's environment."""
         self.name = name
         self._judge_name, self._judge, self._run = judge, setup.judges[judge], setup.run
-        self._key = key_of(judge, self._judge)
+        self._key = key_of(f"judges.{judge}", self._judge.key_env)
         self._cache = JudgeCache(setup.cache)
         self._locks = Locks(setup.folder / f"{judge}.lock")
 
@@ -84,13 +81,9 @@ class JudgeFunction:
                 rewards[index] = self._reward(rows[index], question, answer, seconds)
 
         failures: list[Exception] = []
-        async with client:
-            pulse = asyncio.create_task(_pulse())
+        async with client, pulse():
             tasks = [asyncio.create_task(judge_rows(*each)) for each in asked.values()]
-            try:
-                await asyncio.gather(*tasks, return_exceptions=True)
-            finally:
-                pulse.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         if failures:
             raise failures[0]
         return [rewards[index] for index in range(len(rows))]
@@ -133,10 +126,3 @@ class JudgeFunction:
 
 def _lost(row: RewardRow, detail: str, **more: Any) -> Reward:
     return Reward(row.trajectory_id, Outcome.ERROR, None, detail=detail, **more)
-
-
-async def _pulse() -> None:
-    """Report progress while the loop lives: each wait in it has its own limit."""
-    while True:
-        advance()
-        await asyncio.sleep(_PULSE_S)

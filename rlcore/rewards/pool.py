@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from rlcore.rewards.registry import combine
 from rlcore.rewards.types import Failure, Kind, Reward, RewardRow, groups_of
 from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rewards.worker import Parts
-from schemas.names import REWARD_MODEL, by_workers, is_model, term_name
+from schemas.names import by_workers, is_model, term_name
 from schemas.outcomes import Outcome
 from schemas.reward_model import BroughtRewardModel
 from schemas.rl import RewardFunction, RewardSection
@@ -28,7 +27,6 @@ from schemas.rl import RewardFunction, RewardSection
 # the other few: what waits behind a slow row is little.
 MOST_ROWS = {"rows": 8, "groups": 8, "awaited": 64}
 Key = tuple[str, Kind]  # a row's id, and which functions' results
-ModelScores = Callable[[Sequence[RewardRow]], Sequence[float | str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +56,23 @@ class BroughtModel:
         return self._worker.start("score", conversations).result(self._timeout_s)
 
 
+class OwnModel:
+    """A model that this pipeline trained, as the reward pool asks it: frozen, head "value"."""
+
+    def __init__(self, learner: LearnerPool) -> None:
+        self._learner = learner
+
+    def scores(self, rows: Sequence[RewardRow]) -> list[float | str]:
+        """Return the score of each row, at the last token of prompt + response."""
+        token_ids = [np.asarray(row.token_ids, dtype=np.int32) for row in rows]
+        sequences = Sequences(
+            token_ids=token_ids,
+            loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
+        )
+        values = self._learner.values(sequences, targets="last").result()
+        return [float(value[-1]) for value in values]
+
+
 def conversation(row: RewardRow, observations: bool) -> list[Mapping[str, str]]:
     """Return the messages of ``row``'s prompt and what followed: the policy's answer; of an episode
     the policy's turns as one, or with ``observations`` all turns."""
@@ -72,11 +87,10 @@ class RewardPool:
     """Scores rows by reward workers that take them as they get free, and by reward models.
 
     ``timeout_s`` bounds one call of a worker, in addition to the limits of its rows. ``judges_s``:
-    a bound on the seconds that judges take for a number of rows; None: there are none. ``model``
-    (frozen, head "value") is that which the run trains, ``brought`` those that users bring, by the
-    name of their function; each counts by the entry of ``section`` that names it, which is left
-    out without it. Without workers models alone are the reward, and there are no verdicts on
-    correctness.
+    a bound on the seconds that judges take for a number of rows; None: there are none. ``models``:
+    reward models by the name of their function; each counts by the entry of ``section`` that names
+    it, which is left out without it. Without workers models alone are the reward, and there are no
+    verdicts on correctness.
 
     A row handed over by ``start`` is scored while its caller samples the others; ``score`` then
     finds it done. Which worker scores a row, and when, is in no result: batch functions, whose
@@ -90,17 +104,12 @@ class RewardPool:
         *,
         timeout_s: float,
         judges_s: Callable[[int], float] | None = None,
-        model: LearnerPool | None = None,
-        brought: Mapping[str, BroughtModel] | None = None,
+        models: Mapping[str, BroughtModel | OwnModel] | None = None,
     ) -> None:
         self._section = section
         self._functions = [f for f in section.functions if not is_model(f.name)]
         called = [f for f in self._functions if by_workers(f.name)]
-        self._models: dict[str, ModelScores] = {
-            name: one.scores for name, one in (brought or {}).items()
-        }
-        if model is not None:
-            self._models[REWARD_MODEL] = partial(model_scores, model)
+        self._models = models or {}
         self._model_functions = [f for f in section.functions if f.name in self._models]
         self._calls = None
         if called:
@@ -122,7 +131,7 @@ class RewardPool:
             scored = [
                 i for i, row in enumerate(rows) if function.scores(row.data_source, row.style)
             ]
-            values = self._models[function.name]([rows[i] for i in scored]) if scored else []
+            values = self._models[function.name].scores([rows[i] for i in scored]) if scored else []
             for i, value in zip(scored, values, strict=True):
                 rewards[i] = add_model_score(rewards[i], function, value)
         offset = self._section.offset
@@ -349,18 +358,6 @@ def environment_reward(row: RewardRow, options: Mapping[str, Any]) -> Reward:
     correct = None if success_at is None else score >= success_at
     outcome = Outcome.WRONG if correct is False else Outcome.OK
     return Reward(row.trajectory_id, outcome, score, correct=correct)
-
-
-def model_scores(model: LearnerPool, rows: Sequence[RewardRow]) -> list[float]:
-    """Return the trained reward model's score of each row, at the last token of prompt +
-    response."""
-    token_ids = [np.asarray(row.token_ids, dtype=np.int32) for row in rows]
-    sequences = Sequences(
-        token_ids=token_ids,
-        loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
-    )
-    values = model.values(sequences, targets="last").result()
-    return [float(value[-1]) for value in values]
 
 
 def add_model_score(reward: Reward, function: RewardFunction, value: float | str) -> Reward:

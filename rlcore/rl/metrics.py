@@ -16,7 +16,8 @@ The table ``spans`` beside them says when each part was under way, and the engin
 ``perf/throughput`` is tokens/s of the iteration per GPU, as in verl; ``perf/total_tokens_per_s`` is
 that of all GPUs together; a machine without any counts as one. ``perf/mfu/<role>`` is the share of
 what the devices of actor or critic can compute that its update spends on the tokens it trains on:
-rows that it skips, padding and second forward passes are no use.
+rows that it skips, padding and second forward passes are no use. ``perf/memory_gib/<role>`` is the
+most memory that a rank of it has held: resident, or on a GPU what torch has reserved.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -11,11 +11,12 @@ from rlcore.envs.pool import EnvironmentPool
 from rlcore.learner.checkpoints import Learners
 from rlcore.learner.pool import LearnerFuture, LearnerPool
 from rlcore.learner.spec import TokenScores
+from rlcore.models.classifier import check_reads_ids, located
 from rlcore.models.packing import Sequences
 from rlcore.results.metrics import whole_gpus
 from rlcore.rewards.types import Scorers
 from rlcore.rl.workers import Workers
-from schemas.names import REWARD_MODEL
+from schemas.names import REWARD_MODEL, brought_model
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
 from schemas.stages import Stage
@@ -80,7 +81,7 @@ def start_workers(
     ``reward_model``: the trained model's directory, where the recipe has one. ``rewards``: what
     scores instead of the recipe's reward functions.
     """
-    kl = rl.algorithm.kl
+    kl, hardware = rl.algorithm.kl, workers.recipe.hardware.learner
 
     def stopped_in_the_end(learner: LearnerPool) -> LearnerPool:
         stack.callback(learner.stop)
@@ -99,8 +100,7 @@ def start_workers(
     elif kl.uses_reference and not exact:
         reference = WithoutAdapter(learner)
     if rl.critic is not None:
-        start = reward_model if rl.critic.init == REWARD_MODEL else policy
-        assert start is not None, "the recipe trains the reward model that the critic starts from"
+        start = _critic_start(rl.critic.init, workers.recipe, policy, reward_model)
         critic = stopped_in_the_end(
             workers.learner(start, rl.critic.optimizer, name="critic", stage=Stage.RL, head="value")
         )
@@ -109,7 +109,7 @@ def start_workers(
     return RLWorkers(
         learner=learner,
         engines=engines,
-        rewards=workers.rewards(reward_model) if rewards is None else rewards,
+        rewards=workers.rewards(policy, reward_model) if rewards is None else rewards,
         reference=reference,
         critic=critic,
         environments=workers.environments(),
@@ -117,15 +117,28 @@ def start_workers(
         side_by_side=have_own_places(
             workers.recipe,
             workers.device,
-            reference=workers.recipe.has_reference_worker,
+            reference=hardware.reference_ranks if workers.recipe.has_reference_worker else 0,
             critic=critic is not None,
         ),
     )
 
 
-def have_own_places(recipe: Recipe, device: str, *, reference: bool, critic: bool) -> bool:
-    """Return whether the ranks of policy, ``reference`` and ``critic`` each have their own GPU, or
-    cores. On fewer they would take from each other: of GPUs the memory, of cores the time.
+def _critic_start(init: str, recipe: Recipe, policy: Path, reward_model: Path | None) -> Path:
+    """Return the directory that ``rl.critic.init`` names."""
+    name = brought_model(init)
+    if name is not None:
+        directory = located(name, recipe.reward_models[name])
+        check_reads_ids(name, directory, policy)
+        return directory
+    start = reward_model if init == REWARD_MODEL else policy
+    assert start is not None, "the recipe trains the reward model that the critic starts from"
+    return start
+
+
+def have_own_places(recipe: Recipe, device: str, *, reference: int, critic: bool) -> bool:
+    """Return whether the ranks of policy, ``reference`` (their number) and ``critic`` each have
+    their own GPU, or cores. On fewer they would take from each other: of GPUs the memory, of cores
+    the time.
 
     Cores are counted on this machine; of those of a cluster that is joined nothing is known here.
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from rlcore.models.packing import Sequences
+from rlcore.results.metrics import MEMORY
 from rlcore.rl.guards import check_sampler_gap
 from rlcore.rl.metrics import MetricsLog
 from rlcore.rl.own_logprobs import KIND, fused_scores, own_logprobs
@@ -97,7 +98,11 @@ class RLTraining:
                 self.metrics.add({"timing_s/train_critic": result.seconds})
             metrics = update_metrics("critic", request, result)
             self.metrics.add_missing(
-                {name: v for name, v in metrics.items() if not name.startswith("perf/")}
+                {
+                    name: value
+                    for name, value in metrics.items()
+                    if not name.startswith("perf/") or name.startswith(MEMORY)
+                }
             )
 
         return finish

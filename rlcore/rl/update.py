@@ -15,6 +15,7 @@ from rlcore.learner.schedule import optimizer_lr
 from rlcore.learner.spec import Term, UpdateRequest, UpdateResult
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import to_arrays
+from rlcore.results.metrics import MEMORY
 from rlcore.rl.batch import arrays_of, sequences_of
 from schemas.optimizer import Optimizer
 from schemas.outcomes import FinishReason
@@ -99,7 +100,7 @@ def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> d
     so that an update without a step differs from one that was not requested.
     ``actor/pg_clipfrac_first_step`` is of the first step, before a weight has moved; it is left out
     where no row of that step had an advantage. ``rollout_corr/*``: of ``correction_metrics``, from
-    each step's sums, which are left out.
+    each step's sums, which are left out. ``perf/memory_gib/<name>``: the most that a rank has held.
     """
     counts = {
         f"{name}/optimizer_steps": float(len(request.mini_batches)),
@@ -109,7 +110,8 @@ def update_metrics(name: str, request: UpdateRequest, result: UpdateResult) -> d
     clipped = f"{name}/pg_clipfrac"
     first = {f"{clipped}_first_step": step[clipped] for step in result.steps[:1] if clipped in step}
     known = {key: value for key, value in result.metrics.items() if not key.startswith(SUMS)}
-    return counts | first | known | correction_metrics(result.steps)
+    memory = {f"{MEMORY}/{name}": result.peak_bytes / 2**30}
+    return counts | first | known | correction_metrics(result.steps) | memory
 
 
 def policy_steps(frame: pl.DataFrame, recipe: Recipe) -> list[Step]:

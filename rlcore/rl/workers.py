@@ -16,21 +16,29 @@ from rlcore.engines.pool import EnginePool
 from rlcore.engines.registry import Choice, check_installed, choose, engine_kind, resumed_choice
 from rlcore.envs.pool import EnvironmentPool
 from rlcore.learner.pool import LearnerPool
-from rlcore.models.classifier import located
+from rlcore.models.classifier import check_reads_ids, is_own, located
 from rlcore.models.shape import model_parameters
 from rlcore.models.weight_files import remove_abandoned_weights
-from rlcore.rewards.judges.setup import judge_setup, prepare_cache
-from rlcore.rewards.pool import BroughtModel, RewardPool
+from rlcore.rewards.judges.setup import (
+    JudgeSetup,
+    cache_folder,
+    judge_setup,
+    prepare_cache,
+    run_of,
+)
+from rlcore.rewards.pool import BroughtModel, OwnModel, RewardPool
 from rlcore.rl.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.hardware import AUTO
-from schemas.names import REWARD_MODEL, by_workers
+from schemas.names import REWARD_MODEL, brought_model, by_workers
 from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
+from schemas.reward_model import BroughtRewardModel
 
 logger = logging.getLogger(__name__)
 
 LEARNER = "rlcore.learner.learner:Learner"
 CLASSIFIER = "rlcore.models.classifier:Classifier"
+SERVED_MODEL = "rlcore.rewards.judges.reward_model:ServedModel"
 REWARD_WORKER = "rlcore.rewards.worker:RewardWorker"
 ENVIRONMENT_WORKER = "rlcore.envs.process:EnvironmentProcess"
 
@@ -61,8 +69,7 @@ class Workers:
         self._learners: list[LearnerPool] = []
         self._engines: tuple[str, EnginePool] | None = None  # and of which class they are
         self._reward_workers: list[Worker] | None = None
-        self._reward_model: LearnerPool | None = None
-        self._brought: dict[str, BroughtModel] = {}
+        self._reward_models: dict[str, BroughtModel | OwnModel] = {}  # by function
         self._environments: EnvironmentPool | None = None
 
     def __enter__(self) -> "Workers":
@@ -150,15 +157,8 @@ class Workers:
 
     def reference(self, model_dir: Path) -> LearnerPool:
         """Start a frozen copy of ``model_dir`` for log-probs."""
-        return self._learner(model_dir, None, name="reference", ranks=1)
-
-    def reward_model(self, model_dir: Path) -> LearnerPool:
-        """Return the trained reward model, frozen, as a scorer; started at the first call."""
-        if self._reward_model is None:
-            self._reward_model = self._learner(
-                model_dir, None, name=REWARD_MODEL, ranks=1, head="value"
-            )
-        return self._reward_model
+        ranks = self.recipe.hardware.learner.reference_ranks
+        return self._learner(model_dir, None, name="reference", ranks=ranks)
 
     def choose_engine(self, model_dir: Path, recorded: str | None = None) -> str:
         """Return which engine samples from the model of ``model_dir`` from now on: what the recipe
@@ -224,21 +224,27 @@ class Workers:
                 engine.start("stamp").result(timeout_s)
             self._log(f"{what} is ready, {monotonic() - began:.0f} s")
 
-    def rule_rewards(self, *, brought: bool = False) -> RewardPool:
+    def rule_rewards(self, *, brought_for: Path | None = None) -> RewardPool:
         """Return the recipe's reward functions alone, without its reward model, as ``rewards``;
-        with ``brought`` also the models that users bring."""
-        return self._reward_pool(None, self._brought_models() if brought else None)
+        with the directory of a policy also the models that users bring, to score it."""
+        return self._reward_pool({} if brought_for is None else self._brought_models(brought_for))
 
-    def rewards(self, reward_model_dir: Path | None) -> RewardPool:
+    def rewards(self, policy: Path, reward_model_dir: Path | None) -> RewardPool:
         """Return the recipe's reward, its workers started at the first call.
 
-        ``reward_model_dir``: the trained model, where ``reward.functions`` names it.
+        ``policy``: the directory of the model that is scored. ``reward_model_dir``: the trained
+        model, where ``reward.functions`` names it. Raises UserError for a brought model of another
+        tokenizer that reads ids.
         """
-        model = None
+        models = self._brought_models(policy)
         if any(function.name == REWARD_MODEL for function in self.recipe.reward.functions):
             assert reward_model_dir is not None, "the recipe trains the model that it names"
-            model = self.reward_model(reward_model_dir)
-        return self._reward_pool(model, self._brought_models())
+            if REWARD_MODEL not in models:
+                learner = self._learner(
+                    reward_model_dir, None, name=REWARD_MODEL, ranks=1, head="value"
+                )
+                models[REWARD_MODEL] = OwnModel(learner)
+        return self._reward_pool(models)
 
     def environments(self) -> EnvironmentPool | None:
         """Return the recipe's environments, started at the first call; None without a section."""
@@ -250,27 +256,49 @@ class Workers:
             self._environments = EnvironmentPool(workers, section, timeout_s=timeouts.reward_s)
         return self._environments
 
-    def _brought_models(self) -> dict[str, BroughtModel]:
+    def _brought_models(self, policy: Path) -> dict[str, BroughtModel | OwnModel]:
         """Return the reward models that the recipe brings, by function; started at the first
         call."""
-        recipe = self.recipe
-        # A model of the user's is a folder of the flow's own host.
-        placement = replace(learner_placement(recipe, self.device), threads=0)
-        for name, model in recipe.reward_models.items():
-            function = f"{REWARD_MODEL}:{name}"
-            if function in self._brought:
+        for function in [function.name for function in self.recipe.reward.functions]:
+            name = brought_model(function)
+            if name is None:
                 continue
-            threads = recipe.hardware.learner.threads
-            built_with = (name, str(located(name, model)), model.dtype, self.device, threads)
-            (worker,) = self.spawn(CLASSIFIER, placement, [f"reward-model-{name}"], [built_with])
-            self._brought[function] = BroughtModel(
-                worker, model, timeout_s=recipe.hardware.timeouts.update_s
-            )
-        return self._brought
+            model = self.recipe.reward_models[name]
+            directory = None if model.url is not None else located(name, model)
+            if directory is not None and is_own(directory):
+                check_reads_ids(name, directory, policy)
+            if function not in self._reward_models:
+                self._reward_models[function] = self._brought_model(name, model, directory)
+        return self._reward_models
 
-    def _reward_pool(
-        self, model: LearnerPool | None, brought: Mapping[str, BroughtModel] | None = None
-    ) -> RewardPool:
+    def _brought_model(
+        self, name: str, model: BroughtRewardModel, directory: Path | None
+    ) -> BroughtModel | OwnModel:
+        """``directory``: the model's; None for one that is served."""
+        recipe, placement = self.recipe, Placement()
+        if directory is None:
+            setup = JudgeSetup({}, cache_folder(recipe.store), run_of(recipe))
+            prepare_cache(setup, recipe.store, self._log)
+            kind, built_with = SERVED_MODEL, (name, model, setup)
+        elif is_own(directory):
+            learner = self._learner(
+                *(directory, None),
+                name=f"reward-model-{name}",
+                ranks=1,
+                head="value",
+                dtype=model.dtype,
+            )
+            return OwnModel(learner)
+        else:
+            # A model of the user's is a folder of the flow's own host.
+            placement = replace(learner_placement(recipe, self.device), threads=0)
+            threads = recipe.hardware.learner.threads
+            kind = CLASSIFIER
+            built_with = (name, str(directory), model.dtype, self.device, threads)
+        (worker,) = self.spawn(kind, placement, [f"reward-model-{name}"], [built_with])
+        return BroughtModel(worker, model, timeout_s=recipe.hardware.timeouts.update_s)
+
+    def _reward_pool(self, models: Mapping[str, BroughtModel | OwnModel]) -> RewardPool:
         section = self.recipe.reward
         functions = tuple(f for f in section.functions if by_workers(f.name))
         judges = judge_setup(self.recipe)
@@ -287,8 +315,7 @@ class Workers:
             section,
             timeout_s=self.recipe.hardware.timeouts.reward_s,
             judges_s=None if judges is None else judges.longest_s,
-            model=model,
-            brought=brought,
+            models=models,
         )
 
     def _warn_once(self, line: str) -> None:
@@ -307,6 +334,7 @@ class Workers:
         stage: str = "",
         head: str = "lm",
         reference_dir: Path | None = None,
+        dtype: str | None = None,
     ) -> LearnerPool:
         spec = learner_spec(
             self.recipe,
@@ -317,6 +345,7 @@ class Workers:
             reference_dir=reference_dir,
             stage=stage,
         )
+        spec = spec if dtype is None else replace(spec, dtype=dtype)
         placement = learner_placement(self.recipe, self.device)
         placements = self.cluster.place(placement, ranks)
         rendezvous = self.cluster.rendezvous(placements[0]) if ranks > 1 else ""

@@ -6,15 +6,25 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import polars as pl
 from prefect.runtime import flow_run
 
 from rlcore.models.files import model_directory
+from rlcore.plan.machine import fit_of
+from rlcore.plan.memory import GIB
 from rlcore.report.draw import RL
 from rlcore.report.facts import Ending, Facts, gather
 from rlcore.results.folders import SUMMARY
 from rlcore.results.run import Run
-from rlcore.results.summary import accuracies, episode_figures, lost_time, worst_gap
+from rlcore.results.summary import (
+    accuracies,
+    episode_figures,
+    lost_time,
+    peak_memory_gib,
+    worst_gap,
+)
 from schemas.artifacts import ArtifactRef
+from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.runtime.pipeline import PipelineRun
 
@@ -63,11 +73,22 @@ def _trained(facts: Facts) -> dict[str, Any]:
     return {
         "iteration_seconds": facts.seconds,
         "lost_time": None if metrics is None else lost_time(metrics, known),
+        "memory_gib": None if metrics is None else _memory(facts.recipe, metrics),
         "max_logprob_gap": None if metrics is None else worst_gap(metrics),
         "iterations": trained and trained.count,
         "best_iteration": trained and trained.best,
         "diagnostics": None if metrics is None else [one.to_json() for one in facts.findings],
     }
+
+
+def _memory(recipe: Recipe, rl: pl.DataFrame) -> dict[str, dict[str, float | None]] | None:
+    """Return the most memory that a rank of each trained role has held, and what was planned; None
+    in one process, which holds all roles, and where nothing was recorded."""
+    measured = peak_memory_gib(rl)
+    if recipe.hardware.cluster == "in_process" or not measured:
+        return None
+    planned = {role: size / GIB for role, size in fit_of(recipe).rank_bytes.items()}
+    return {role: {"measured": gib, "planned": planned.get(role)} for role, gib in measured.items()}
 
 
 def _reward_model(run: PipelineRun, ref: ArtifactRef | None) -> dict[str, Any] | None:

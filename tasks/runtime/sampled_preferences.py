@@ -31,12 +31,15 @@ def sampled_preferences(run: StageRun, section: SampledPreferences, policy: Path
         engines=engines,
         tokenizer=tokenizer,
         stop_ids=stops_of(policy, tokenizer).ids,
-        rank=partial(_rank, run, section),
+        rank=partial(_rank, run, section, policy),
     )
 
 
 def _rank(
-    run: StageRun, section: SampledPreferences, trajectories: Sequence[Trajectory]
+    run: StageRun,
+    section: SampledPreferences,
+    policy: Path,
+    trajectories: Sequence[Trajectory],
 ) -> Ranking:
     recipe, by = run.recipe, section.ranked_by
     judge = section.judge
@@ -48,7 +51,7 @@ def _rank(
                 return compare(recipe, judge, pairs, rows="comparisons of responses", log=log)
 
         return by_judge(trajectories, judge, compared)
-    scorer = run.workers.rule_rewards(brought=is_model(by)).score
+    scorer = run.workers.rule_rewards(brought_for=policy if is_model(by) else None).score
     if by == VERIFIER:
         return by_verdict(trajectories, scorer, recipe.reward)
     return by_score(trajectories, scorer, recipe.reward, ranking_term(by))

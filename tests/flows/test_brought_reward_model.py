@@ -2,7 +2,10 @@
 is refused before anything starts."""
 
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -14,6 +17,7 @@ from rlcore.recipes.load import load_recipe
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from tests.flows.small_run import INLINE, SMALL, model_digests, run_small
+from tests.rlcore.rewards.judges.vllm_server import vllm_server
 from tests.rlcore.rewards.test_pool_brought import expected, tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -53,16 +57,9 @@ def brings(model: Path, weight: float = 0.5) -> dict[str, object]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_it_scores_rollouts_and_other_weights_of_it_are_another_rl(
-    prefect_server: str, tmp_path: Path
-) -> None:
-    model = saved(tmp_path / "reward-model")
-    run = run_small(tmp_path / "run", brings(model))
-    assert run.returncode == 0, run.stdout[-4000:]
-    store = ArtifactStore(tmp_path / "run" / "runs" / "store")
-    (key, _) = store.keys("rewards")
+def scored_rollouts(store: ArtifactStore) -> tuple[pl.DataFrame, list[Any]]:
+    """Return the rewards of an iteration's responses, and the conversation of each."""
+    key = store.keys("rewards")[0]
     ref, drawn = store.find("rewards", key), store.find("rollouts", key)
     assert ref is not None
     assert drawn is not None
@@ -80,9 +77,25 @@ def test_it_scores_rollouts_and_other_weights_of_it_are_another_rl(
         [*prompt, {"role": "assistant", "content": said}]
         for prompt, said in zip(asked["prompt"].to_list(), asked["response"].to_list(), strict=True)
     ]
+    return scored, conversations
+
+
+def model_scores(scored: pl.DataFrame) -> list[float]:
+    return [json.loads(text)["reward_model:mine"] for text in scored["parts"]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_it_scores_rollouts_and_other_weights_of_it_are_another_rl(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    model = saved(tmp_path / "reward-model")
+    run = run_small(tmp_path / "run", brings(model))
+    assert run.returncode == 0, run.stdout[-4000:]
+    store = ArtifactStore(tmp_path / "run" / "runs" / "store")
+    scored, conversations = scored_rollouts(store)
+    assert model_scores(scored) == pytest.approx(expected(model, conversations), abs=1e-5)
     parts = [json.loads(text) for text in scored["parts"]]
-    found = [part["reward_model:mine"] for part in parts]
-    assert found == pytest.approx(expected(model, conversations), abs=1e-5)
     function = "tests.flows.small_reward:digits"
     sums = [part[function] + 0.5 * part["reward_model:mine"] for part in parts]
     assert scored["score"].to_list() == pytest.approx(sums)
@@ -92,6 +105,27 @@ def test_it_scores_rollouts_and_other_weights_of_it_are_another_rl(
     assert run.returncode == 0, run.stdout[-4000:]
     assert set(before) < set(model_digests(tmp_path / "run", "policy"))
     assert len(store.keys("rewards")) == 4, "RL began again with the other model"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_served_by_vllm_it_scores_as_transformers_does(prefect_server: str, tmp_path: Path) -> None:
+    """It knows another tokenizer and template than the policy, which vLLM has from its files."""
+    model, store = saved(tmp_path / "reward-model"), tmp_path / "run" / "runs" / "store"
+    with vllm_server(model, tmp_path / "log.txt", "--runner", "pooling") as (address, process):
+        given = {**brings(model), "reward_models": {"mine": {"url": address, "version": "1"}}}
+        run = run_small(tmp_path / "run", given)
+        assert run.returncode == 0, run.stdout[-4000:]
+        scored, asked = scored_rollouts(ArtifactStore(store))
+        found = model_scores(scored)
+        assert found == pytest.approx(expected(model, asked), abs=1e-4)
+        assert max(found) - min(found) > 0.01, "not one score for all"
+        assert not all(0 < score < 1 for score in found)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    run = run_small(tmp_path / "run", {**given, "rl.iterations": 3})
+    assert run.returncode != 0
+    assert f"reward_models.mine.url = '{address}' gives no score: no connection" in run.stdout
 
 
 def test_a_wrong_one_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -61,3 +61,15 @@ def test_table_tells_what_was_lost_where_anything_was() -> None:
     assert said in output.getvalue()
     print_summary({**SUMMARY, "lost_time": None}, console=console)
     assert output.getvalue().count("Productive share") == 1
+
+
+def test_table_tells_memory_beside_what_was_planned() -> None:
+    output = io.StringIO()
+    held = {
+        "actor": {"measured": 3.214, "planned": 3.5},
+        "critic": {"measured": 1.0, "planned": None},
+    }
+    console = Console(file=output, width=120, soft_wrap=True)
+    print_summary({**SUMMARY, "memory_gib": held}, console=console)
+    assert "Memory of a rank of the actor: 3.21 GiB, planned 3.50\n" in output.getvalue()
+    assert "Memory of a rank of the critic: 1.00 GiB\n" in output.getvalue()

@@ -67,7 +67,15 @@ def test_auto_divides_nothing_where_one_rank_has_it_all(
         ),
         (
             {"cluster": "in_process", "learner": {"ranks": 2, "gpus_per_rank": 1}},
-            "cluster 'in_process' holds one learner rank, not 2",
+            "cluster 'in_process' holds one rank, not learner.ranks = 2",
+        ),
+        (
+            {"cluster": "in_process", "learner": {"reference_ranks": 2, "gpus_per_rank": 1}},
+            "cluster 'in_process' holds one rank, not learner.reference_ranks = 2",
+        ),
+        (
+            {"learner": {"reference_ranks": 2}},
+            r"places several of learner\.reference_ranks = 2 on one GPU, which NCCL refuses",
         ),
         (
             {"rollout": {"engine": "sglang"}},

@@ -50,6 +50,26 @@ RANKED: list[tuple[str, list[dict], str]] = [
 ]
 
 
+STARTS: list[tuple[str, dict, str]] = [
+    ("reward_modle", {}, "init = 'reward_modle' is not policy, reward_model or reward_model:NAME"),
+    ("reward_model:mine", {}, "names 'reward_model:mine' and reward_models has none"),
+    (
+        *("reward_model:mine", {"mine": {"url": "http://127.0.0.1:1", "version": "1"}}),
+        "is served at a url, and a critic is trained",
+    ),
+]
+
+
+@pytest.mark.parametrize(("init", "models", "words"), STARTS)
+def test_a_critic_starts_from_what_there_is(init: str, models: dict, words: str) -> None:
+    given = {"rl.critic.init": init, "reward_models": models}
+    with pytest.raises(UserError, match=words) as refusal:
+        load_recipe("quickstart-rlhf", given, directory=RECIPES)
+    assert "\n" not in str(refusal.value)
+    brought = {"rl.critic.init": "reward_model:mine", "reward_models": {"mine": {"path": "a"}}}
+    load_recipe("quickstart-rlhf", brought, directory=RECIPES)
+
+
 @pytest.mark.parametrize(("by", "functions", "words"), RANKED)
 def test_what_cannot_rank_is_refused(by: str, functions: list[dict], words: str) -> None:
     given = {"reward.functions": functions, "reward_model.preferences.ranked_by": by}

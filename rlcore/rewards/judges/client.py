@@ -1,4 +1,5 @@
-"""Asks a judge over HTTP: within its limits, again where that can help, and paid for once.
+"""Asks a judge, or a reward model that is served, over HTTP: within its limits, again where that
+can help, and once for each question.
 
 Its limits hold over all processes: each slot is a lock on one byte of a file, which ends with its
 process.
@@ -8,12 +9,12 @@ import asyncio
 import fcntl
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import openai
 from openai.types.chat import ChatCompletion
@@ -25,12 +26,14 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from rlcore.cluster.progress import advance
 from rlcore.rewards.judges.cache import JudgeCache
 from rlcore.rewards.judges.question import JudgeQuestion, verdict_lines
 from schemas.errors import UserError
-from schemas.judges import Judge
+from schemas.judges import Judge, JudgeLimits
 
 _LOOK_S = 0.02
+_PULSE_S = 1.0
 _QUESTIONS = 2**20  # bytes from here on lock questions, those before it requests under way
 
 
@@ -89,44 +92,79 @@ _KEPT_CHARACTERS = 20_000  # of an answer: its end, where the verdict is
 _SHOWN_CHARACTERS = 300  # of an error
 
 
+@asynccontextmanager
+async def pulse() -> AsyncIterator[None]:
+    """Report progress within the context: each wait in it has its own limit."""
+
+    async def beat() -> None:
+        while True:
+            advance()
+            await asyncio.sleep(_PULSE_S)
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+
+
 class NoAnswer(Exception):
-    """The judge gave no answer; the message says why."""
+    """The server gave no answer; the message says why."""
 
 
 class CallsSpent(UserError):
     """A run has made as many calls as its recipe allows."""
 
 
-@dataclass
-class JudgeClient:
-    """One judge under its limits, for one event loop.
+class Client(ABC):
+    """Asks one server under its limits, for one event loop; use as an async context manager.
 
-    ``run`` identifies the run whose calls are counted; ``key`` is the API key, None where the
-    server needs none. Use as an async context manager.
+    ``name``: of the server, in its errors ``kind`` NAME. ``run`` identifies the run whose calls are
+    counted; ``key`` is the API key, None where the server needs none.
     """
 
-    name: str
-    judge: Judge
-    cache: JudgeCache
-    locks: Locks
-    run: str
-    key: str | None = field(repr=False)
+    kind: ClassVar[str]
+    answer: ClassVar[str]  # what it gives
+    most: int  # answers that the run may pay for
 
-    def __post_init__(self) -> None:
-        limits = self.judge.limits
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        limits: JudgeLimits,
+        *,
+        cache: JudgeCache,
+        locks: Locks,
+        run: str,
+        key: str | None,
+    ) -> None:
+        self.name, self.limits = name, limits
+        self.cache, self.locks, self._run, self._key = cache, locks, run, key
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._sending: set[asyncio.Task[Any] | None] = set()
         self._stopped = False
         self._closed_until = 0.0  # monotonic: the server asked everyone to wait
         with _without_account():
             self._client = openai.AsyncOpenAI(
-                base_url=self.judge.url,
-                api_key=self.key or "none",  # the library refuses an empty one
+                base_url=url,
+                api_key=key or "none",  # the library refuses an empty one
                 max_retries=0,
                 timeout=limits.timeout_s,
             )
 
-    async def __aenter__(self) -> "JudgeClient":
+    @abstractmethod
+    async def _send(self, question: JudgeQuestion) -> str:
+        """Send one request and return what is kept of its answer. Raises ValueError for an answer
+        that holds none."""
+
+    def _may_help(self, error: BaseException) -> bool:
+        """Return whether to ask again after ``error``."""
+        if isinstance(error, openai.APIStatusError):
+            again = error.status_code in _AGAIN or error.status_code >= 500
+            return again and _asked_s(error) <= LONGEST_WAIT_S
+        return isinstance(error, TimeoutError | openai.APIConnectionError)
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *failure: object) -> None:
@@ -150,9 +188,9 @@ class JudgeClient:
             if kept := self.cache.find([question.digest]):
                 return kept[question.digest]
             attempts = AsyncRetrying(
-                stop=stop_after_attempt(self.judge.limits.retries + 1),
+                stop=stop_after_attempt(self.limits.retries + 1),
                 wait=_wait_s,
-                retry=retry_if_exception(lambda error: not self._stopped and _may_help(error)),
+                retry=retry_if_exception(lambda error: not self._stopped and self._may_help(error)),
                 reraise=True,
             )
             try:
@@ -167,23 +205,23 @@ class JudgeClient:
 
     async def _attempt(self, question: JudgeQuestion) -> str:
         """Send one request when the limits allow it; return the text of its answer."""
-        limits = self.judge.limits
+        limits = self.limits
         async with self.locks.slot(limits.concurrency):
             await self._until_open()
             if limits.requests_per_minute is not None:
                 while wait_s := self.cache.send(self.name, per_minute=limits.requests_per_minute):
                     await asyncio.sleep(wait_s)
-            if not self.cache.reserve(self.run, self.name, most=self.judge.max_calls):
+            if not self.cache.reserve(self._run, self.name, most=self.most):
                 raise CallsSpent(
-                    f"judges.{self.name}.max_calls = {self.judge.max_calls} is reached, and there"
+                    f"judges.{self.name}.max_calls = {self.most} is reached, and there"
                     " are rows to judge; raise it and rerun, which asks no answered question again"
                 )
             self._sending.add(asyncio.current_task())
             try:
                 async with asyncio.timeout(limits.timeout_s):
-                    completion = await self._send(question)
+                    answer = await self._send(question)
             except openai.APIStatusError as error:
-                self.cache.release(self.run, self.name)
+                self.cache.release(self._run, self.name)
                 self._closed_until = max(
                     self._closed_until, time.monotonic() + min(_asked_s(error), LONGEST_WAIT_S)
                 )
@@ -191,31 +229,18 @@ class JudgeClient:
             except openai.APIConnectionError as error:
                 # Nothing was sent. Which HTTP library has this error is the client's own matter.
                 if type(error.__cause__).__name__ == "ConnectError":
-                    self.cache.release(self.run, self.name)
+                    self.cache.release(self._run, self.name)
                 raise
             finally:
                 self._sending.discard(asyncio.current_task())
-        return self._without_key(_text_of(completion))
-
-    async def _send(self, question: JudgeQuestion) -> Any:
-        extra: Mapping[str, Any] = {}
-        if self.judge.constrained:
-            lines = verdict_lines(self.judge, question)
-            extra = {"structured_outputs": {"choice": lines}}
-        return await self._client.chat.completions.create(
-            model=self.judge.model,
-            messages=[{"role": "user", "content": question.text}],
-            temperature=0.0,
-            max_tokens=self.judge.max_tokens,
-            extra_body=extra,
-        )
+        return self._without_key(answer)
 
     async def _until_open(self) -> None:
         while (left_s := self._closed_until - time.monotonic()) > 0:
             await asyncio.sleep(left_s)
 
     def _failure(self, error: BaseException, tries: int) -> str:
-        name, limit = f"judge {self.name!r}", self.judge.limits.timeout_s
+        name, limit = f"{self.kind} {self.name!r}", self.limits.timeout_s
         times = f" in each of {tries} attempts" if tries > 1 else ""
         if isinstance(error, TimeoutError | openai.APITimeoutError):
             return f"{name} did not answer within {limit:g} s{times}"
@@ -227,11 +252,37 @@ class JudgeClient:
         if isinstance(error, openai.APIConnectionError):
             cause = error.__cause__ or error
             return f"no connection to {name}{times}: {type(cause).__name__}: {cause}"
-        return f"{name} answered with no chat completion: {error}"[:_SHOWN_CHARACTERS]
+        return f"{name} answered{times} with no {self.answer}: {error}"[:_SHOWN_CHARACTERS]
 
     def _without_key(self, text: str) -> str:
         """Return ``text``, which the server wrote and a store will hold, without the key."""
-        return text.replace(self.key, "[key]") if self.key else text
+        return text.replace(self._key, "[key]") if self._key else text
+
+
+class JudgeClient(Client):
+    """One judge under its limits, as ``Client``."""
+
+    kind, answer = "judge", "chat completion"
+
+    def __init__(
+        self, name: str, judge: Judge, cache: JudgeCache, locks: Locks, run: str, key: str | None
+    ) -> None:
+        super().__init__(name, judge.url, judge.limits, cache=cache, locks=locks, run=run, key=key)
+        self._judge, self.most = judge, judge.max_calls
+
+    async def _send(self, question: JudgeQuestion) -> str:
+        extra: Mapping[str, Any] = {}
+        if self._judge.constrained:
+            lines = verdict_lines(self._judge, question)
+            extra = {"structured_outputs": {"choice": lines}}
+        completion = await self._client.chat.completions.create(
+            model=self._judge.model,
+            messages=[{"role": "user", "content": question.text}],
+            temperature=0.0,
+            max_tokens=self._judge.max_tokens,
+            extra_body=extra,
+        )
+        return _text_of(completion)
 
 
 @contextmanager
@@ -255,14 +306,6 @@ def _text_of(completion: Any) -> str:
     if not isinstance(text, str):
         raise ValueError("there is no text in it")
     return text.encode("utf-8", "replace").decode()[-_KEPT_CHARACTERS:]
-
-
-def _may_help(error: BaseException) -> bool:
-    """Return whether to ask again after ``error``."""
-    if isinstance(error, openai.APIStatusError):
-        again = error.status_code in _AGAIN or error.status_code >= 500
-        return again and _asked_s(error) <= LONGEST_WAIT_S
-    return isinstance(error, TimeoutError | openai.APIConnectionError)
 
 
 def _wait_s(state: RetryCallState) -> float:

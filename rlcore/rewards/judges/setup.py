@@ -26,7 +26,7 @@ _WAIT_S = 300.0  # longest wait between two attempts
 
 @dataclass(frozen=True, slots=True)
 class JudgeSetup:
-    """``judges``: those that the reward asks, by name. ``folder``: of the cache and its locks.
+    """``judges``: those that are asked, by name. ``folder``: of the cache and its locks.
     ``run``: identifies the run whose calls are counted together, reruns included."""
 
     judges: Mapping[str, Judge]
@@ -80,20 +80,21 @@ def check_keys(recipe: Recipe) -> None:
     environment; on an existing cluster only those that compare are."""
     for name, judge in recipe.judges.items():
         if judge.is_pairwise or recipe.hardware.ray_address is None:
-            key_of(name, judge)
+            key_of(f"judges.{name}", judge.key_env)
 
 
-def key_of(name: str, judge: Judge) -> str | None:
-    """Return the API key of ``judge`` from this process's environment, None where it needs none.
+def key_of(section: str, variable: str | None) -> str | None:
+    """Return the API key of a server from this process's environment, None where it needs none.
 
-    Raises UserError when the variable is not set or empty.
+    ``section``: the dotted path of what names its ``variable``. Raises UserError when that is not
+    set or empty.
     """
-    if judge.key_env is None:
+    if variable is None:
         return None
-    if not (key := os.environ.get(judge.key_env)):
+    if not (key := os.environ.get(variable)):
         raise UserError(
-            f"judges.{name}.key_env = {judge.key_env!r} is not set where the judge is asked; export"
-            " it before `make up`, or set key_env to null if the server needs no key"
+            f"{section}.key_env = {variable!r} is not set where the server is asked; export it"
+            " before `make up`, or set key_env to null if the server needs no key"
         )
     return key
 

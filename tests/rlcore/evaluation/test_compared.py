@@ -8,6 +8,7 @@ import pytest
 
 from flows.paths import RECIPES
 from rlcore.evaluation.compared import PAIRS, greedy_answers, with_win_rates, won_prompts
+from rlcore.evaluation.win_rate import NoEvidence
 from rlcore.recipes.load import load_recipe
 from rlcore.rewards.judges.setup import cache_folder
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -130,5 +131,6 @@ def test_the_gate_is_given_a_value_per_prompt_and_none_without_evidence(tmp_path
             won_prompts(given, ours, theirs.clear(), log=lambda _: None)
     with judge_server(says("B")) as server:
         given = recipe(tmp_path / "other", server)
-        with pytest.raises(UserError, match="no win rate over the champion: judge 'taste' kept 0%"):
+        said = "no win rate over the champion: judge 'taste' kept 0%"
+        with pytest.raises(NoEvidence, match=said):
             won_prompts(given, ours, theirs, log=lambda _: None)

@@ -147,6 +147,10 @@ class Pair:
         """Top-level packages loaded by rank 0."""
         return self._ranks[0].start("modules").result(60)
 
+    def elements(self) -> int:
+        """Elements of the weights that rank 0 holds."""
+        return self._ranks[0].start("elements").result(60)
+
     def stop(self) -> None:
         for rank in self._ranks:
             rank.stop()

@@ -79,6 +79,10 @@ def serve(pipe: Connection, rank: int, world_size: int, rendezvous: str) -> None
                 answer, logprobs.CHUNK_LOGITS = logprobs.CHUNK_LOGITS, args[0]
             elif method == "modules":
                 answer = {name.partition(".")[0] for name in sys.modules}
+            elif method == "elements":
+                assert learner is not None, "build comes first"
+                held = (getattr(p, "ds_tensor", p) for p in learner._engine.lm.parameters())
+                answer = sum(each.numel() for each in held)
             else:
                 assert learner is not None, "build comes first"
                 answer = vars(Learner)[method](learner, *args, **kwargs)

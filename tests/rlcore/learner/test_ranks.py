@@ -37,6 +37,23 @@ def test_two_ranks_train_what_one_trains(zero_stage, spec, pair, batch, learner_
     assert_same_weights(weights_of(group), weights_of(alone))
 
 
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_a_frozen_model_of_two_ranks_scores_as_one(zero_stage, spec, pair, batch, learner_of):
+    """Each has all of the weights, or under ZeRO 3 a half of them."""
+    frozen = replace(spec, trainable=False)
+    alone = learner_of(frozen)
+    group = pair.build(replace(frozen, zero_stage=zero_stage, offload_optimizer=True))
+    weights = sum(parameter.numel() for parameter in alone._engine.lm.parameters())
+    share = weights if zero_stage == 1 else -(-weights // 2)
+    assert pair.elements() == pytest.approx(share, rel=0.05)
+    for asked in (batch, make_batch(1, seed=4)):  # of the second one rank gets nothing
+        found, expected = group.logprobs(asked, entropy=True), alone.logprobs(asked, entropy=True)
+        for name in ("logprobs", "entropies"):
+            for ours, theirs in zip(getattr(found, name), getattr(expected, name), strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert group.stamp().digest == alone.stamp().digest
+
+
 def test_a_rank_needs_neither_cluster_nor_workflow(spec, pair):
     """The computing part runs where Ray, vLLM and Prefect are not installed."""
     pair.build(spec)

@@ -1,9 +1,10 @@
 """What a device can compute at most."""
 
+import psutil
 import pytest
 import torch
 
-from rlcore.learner.utilisation import DATA_SHEETS, peak_flops
+from rlcore.learner.utilisation import DATA_SHEETS, peak_flops, peak_memory
 
 
 def test_a_cpu_is_measured() -> None:
@@ -38,3 +39,13 @@ def test_a_longer_name_comes_before_one_that_it_contains() -> None:
     names = list(DATA_SHEETS)
     for index, name in enumerate(names):
         assert not any(earlier in name for earlier in names[:index])
+
+
+def test_the_most_memory_that_this_process_has_held_is_not_forgotten() -> None:
+    touched = torch.ones(2**28)  # 1 GiB
+    held = psutil.Process().memory_info().rss
+    assert held > touched.nbytes
+    assert peak_memory("cpu") > 0.99 * held
+    del touched
+    assert psutil.Process().memory_info().rss < held - 2**29
+    assert peak_memory("cpu") > 0.99 * held

@@ -44,7 +44,7 @@ def planned(name: str, machine: Machine = ROOMY, **overrides: Any) -> Fit:
                 " sequences, 232 optimizer steps",
                 "critic: 2 step(s) an iteration, 232 in all; the policy takes 232 in 116",
                 "critic, per rank",
-                "reference, one rank",
+                "reference (rl.algorithm.kl is on), 1 rank(s): weights ",
             ],
         ),
         (

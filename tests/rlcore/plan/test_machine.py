@@ -105,6 +105,26 @@ def test_more_gpus_than_are_visible_are_refused() -> None:
     assert message.endswith("or a Ray cluster of several hosts (hardware.ray_address)")
 
 
+def test_a_reference_of_several_ranks_takes_a_gpu_each_and_may_divide_its_weights() -> None:
+    kl = {"rl__algorithm__kl": {"where": "reward", "coef": 0.01}}
+    ranks = {f"hardware__learner__{key}": 2 for key in ("ranks", "reference_ranks")}
+    given = {**kl, **ranks, "hardware__learner__gpus_per_rank": 1}
+    engine = {"hardware__rollout__engines": 1, "hardware__rollout__gpus_per_engine": 1}
+    machine = Machine(host=1024 * GIB, gpus=(180 * GIB,) * 4, disk_free=None)
+    assert "(2 of the policy + 2 of the reference)" in refused(big(**given, **engine), machine)
+    whole = check_machine(big(**given), ROOMY)
+    assert whole.memory is not None
+    divided = check_machine(big(**given, hardware__learner__zero_stage=3), ROOMY)
+    assert divided.memory is not None
+    assert divided.memory.reference == pytest.approx(whole.memory.reference / 2, abs=1)
+    assert divided.host_bytes < whole.host_bytes
+    said = render_plan(StartCheck(divided))
+    assert "reference (rl.algorithm.kl is on), 2 rank(s), of which each holds a part: we" in said
+    alone = check_machine(big(**given | {"hardware__learner__reference_ranks": 1}), ROOMY)
+    assert "hardware.learner.reference_ranks divides that" in render_plan(StartCheck(alone))
+    assert "hardware.learner.reference_ranks divides" not in said
+
+
 def test_a_model_too_large_for_the_host_is_refused() -> None:
     machine = Machine(host=16 * GIB, gpus=(), disk_free=None)
     message = refused(big(), machine)

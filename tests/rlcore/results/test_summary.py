@@ -7,6 +7,7 @@ from rlcore.results.metrics import metrics_frame
 from rlcore.results.summary import (
     accuracies,
     lost_time,
+    peak_memory_gib,
     phase_seconds,
     proxy_and_truth,
     token_rates,
@@ -120,6 +121,14 @@ def test_the_productive_share_counts_engines_and_restarts() -> None:
         "restarts_s": 10.0,
         "productive_share": pytest.approx(36 / 50),
     }
+
+
+def test_the_most_memory_of_any_iteration_is_told_by_role() -> None:
+    rl = metrics(
+        perf__memory_gib__actor=[1.0, 3.0, 2.0], perf__memory_gib__critic=[0.5], loss=[9.0]
+    )
+    assert peak_memory_gib(rl) == {"actor": 3.0, "critic": 0.5}
+    assert peak_memory_gib(metrics(loss=[1.0])) == {}
 
 
 def test_a_run_that_lost_nothing_has_no_lost_time() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import polars as pl
 
+from rlcore.evaluation.win_rate import NoEvidence
 from rlcore.retraining.champions import Champion, add_champion, champion
 from rlcore.retraining.gate_records import GateDecision, Side, ask
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -51,11 +52,18 @@ def gate(
     key: str,
     answers: Mapping[str, bool],
     champion_evaluation: ArtifactRef | None = None,
-    won: pl.DataFrame | None = None,
+    won: pl.DataFrame | NoEvidence | None = None,
     **section: Any,
 ) -> tuple[GateDecision, Champion | None]:
     """Return what the gate says of the export ``key``, and the champion that there was, which is
     judged by its own evaluation unless another is given."""
+
+    def judged(ours: Side, theirs: Side) -> pl.DataFrame:
+        if isinstance(won, pl.DataFrame):
+            return won
+        assert won is not None
+        raise won
+
     export, evaluation = plant(store, key, answers)
     reigning = champion(store, NAME)
     of_champion = None
@@ -73,7 +81,7 @@ def gate(
         champion=reigning,
         champion_side=of_champion,
         inputs_digest=f"inputs of {key}",
-        won=None if won is None else lambda ours, theirs: won,
+        won=None if won is None else judged,
     )
     return outcome, reigning
 

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from rlcore.evaluation.promotion_rule import Verdict, alpha_of
+from rlcore.evaluation.win_rate import NoEvidence
 from rlcore.retraining.champions import (
     Champion,
     ChampionMoved,
@@ -142,6 +143,15 @@ def test_a_win_rate_decides_by_what_it_is_above_a_half(
     row = found.rows[0]
     assert (row["metric"], row["champion_mean"], row["candidate_mean"]) == ("win_rate", 0.5, share)
     assert row["gain"] == pytest.approx(share - 0.5)
+
+
+def test_a_judge_without_evidence_holds_the_candidate(store: ArtifactStore) -> None:
+    none = NoEvidence("no win rate over the champion: judge 'taste' kept 12% of its verdicts")
+    found, _ = gate(store, "unjudged", right_answers(0.9), won=none, metric="win_rate")
+    assert (found.verdict, found.promotes) == (Verdict.UNCERTAIN, False)
+    assert found.sentence == f"held as uncertain: {none}"
+    again, _ = gate(store, "unjudged", right_answers(0.9), metric="win_rate")
+    assert again.ref == found.ref, "decided once"
 
 
 def test_a_win_rate_guards_another_metric(store: ArtifactStore) -> None:

