@@ -1,6 +1,6 @@
 """The table that a run ends with in a terminal, from its ``summary.json``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +19,22 @@ def figures_table(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _print_resources(summary: Mapping[str, Any], console: Console) -> None:
+    """Print what RL lost of its time, where anything, and the memory that its ranks held."""
+    if lost := summary.get("lost_time"):
+        engines, restarts = (
+            f"{lost[name]:.0f}, {lost[f'{name}_s']:.0f} s"
+            for name in ("engines_replaced", "restarts")
+        )
+        console.print(
+            f"Productive share of RL's time: {lost['productive_share']:.1%} (engines replaced:"
+            f" {engines}; restarts: {restarts})"
+        )
+    for role, gib in (summary.get("memory_gib") or {}).items():
+        planned = "" if gib["planned"] is None else f", planned {gib['planned']:.2f}"
+        console.print(f"Memory of a rank of the {role}: {gib['measured']:.2f} GiB{planned}")
 
 
 def print_summary(summary: dict[str, Any], *, console: Console | None = None) -> None:
@@ -63,18 +79,7 @@ def print_summary(summary: dict[str, Any], *, console: Console | None = None) ->
             f"Median RL iteration: {step:.2f} s ({parts}); outside the five phases"
             f" {outside * 1000:.0f} ms, {outside / step:.1%}"
         )
-    if lost := summary.get("lost_time"):
-        engines, restarts = (
-            f"{lost[name]:.0f}, {lost[f'{name}_s']:.0f} s"
-            for name in ("engines_replaced", "restarts")
-        )
-        console.print(
-            f"Productive share of RL's time: {lost['productive_share']:.1%} (engines replaced:"
-            f" {engines}; restarts: {restarts})"
-        )
-    for role, held in (summary.get("memory_gib") or {}).items():
-        planned = "" if held["planned"] is None else f", planned {held['planned']:.2f}"
-        console.print(f"Memory of a rank of the {role}: {held['measured']:.2f} GiB{planned}")
+    _print_resources(summary, console)
     if (gap := summary.get("max_logprob_gap")) is not None:
         console.print(f"Sampler and learner log-probs agree within {gap:.1e} on every iteration")
     if evaluation := summary.get("reward_model"):

@@ -121,30 +121,39 @@ def ask(
     key = f"{name}/{compared.key}"
     judged, missing = None, ""
     if champion_side is not None and store.find(DECISIONS, key) is None:
-        if not same_rows(store, champion_side, side):
-            raise UserError(
-                f"the candidate and champion {compared.champion} of '{name}' were evaluated on"
-                " other test rows, which says nothing of which is better; evaluate the champion on"
-                " the candidate's rows"
-            )
+        _check_rows(store, name, compared.champion, champion_side, side)
         if section.compares:  # for minutes, so not under the lock
             assert won is not None, "a gate that compares is given what asks the judge"
-            try:
-                judged = won(side, champion_side)
-            except NoEvidence as error:
-                missing = str(error)
+            judged, missing = _judged(won, side, champion_side)
     with decision_lock(store, name):
         made = store.find(DECISIONS, key)
         if made is None:
             look = looks(store, name, compared.prompts_digest) + 1
-            if missing:
-                decision = Decision(Verdict.UNCERTAIN, (), look, alpha_of(look), missing)
-            else:
+            decision = Decision(Verdict.UNCERTAIN, (), look, alpha_of(look), missing)
+            if not missing:
                 decision = _decide(store, section, side, champion_side, look, judged)
             made = record_decision(
                 store, compared, decision, metric=section.metric, recipe_digest=recipe_digest, by=by
             )
     return _kept(store, made)
+
+
+def _check_rows(
+    store: ArtifactReader, name: str, champion: int, champion_side: Side, side: Side
+) -> None:
+    if not same_rows(store, champion_side, side):
+        raise UserError(
+            f"the candidate and champion {champion} of '{name}' were evaluated on other test rows,"
+            " which says nothing of which is better; evaluate the champion on the candidate's rows"
+        )
+
+
+def _judged(won: Won, side: Side, champion_side: Side) -> tuple[pl.DataFrame | None, str]:
+    """Return what ``won`` says, or why it says nothing of the two."""
+    try:
+        return won(side, champion_side), ""
+    except NoEvidence as error:
+        return None, str(error)
 
 
 def _decide(

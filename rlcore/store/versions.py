@@ -44,7 +44,7 @@ ENGINES = (
 )
 REWARDS = (
     *("rlcore.models.classifier", "rlcore.rewards.child", "rlcore.rewards.pool"),
-    "rlcore.rewards.worker",
+    *("rlcore.rewards.judges.reward_model", "rlcore.rewards.worker"),
 )
 ENVIRONMENTS = ("rlcore.envs.child", "rlcore.envs.pool", "rlcore.envs.process")
 SAMPLED = (*ENGINES, *LEARNER, *REWARDS)

@@ -39,6 +39,35 @@ def run(directory: Path, **other: Any) -> subprocess.CompletedProcess[str]:
     return run_recipe(directory, ["", "quickstart-rlhf", json.dumps(RLHF | other)])
 
 
+def _check_brought(tmp_path: Path, store: ArtifactStore) -> None:
+    """As reward and as start of the critic of another run it says the same bits."""
+    before = model_digests(tmp_path, "policy")
+    trained = store.find("reward_model", *store.keys("reward_model"))
+    assert trained is not None
+    functions = [{"name": "reward_model:mine"}, RLHF["reward.functions"][1]]
+    brought = run(
+        tmp_path,
+        **{
+            "reward_model": None,
+            "reward_models": {"mine": {"path": str(model_directory(store.directory(trained)))}},
+            "reward.functions": functions,
+            "rl.critic.init": "reward_model:mine",
+        },
+    )
+    assert brought.returncode == 0, brought.stdout[-4000:]
+    assert "reward_model" not in summary_of(tmp_path)["cached"]
+    said = query(
+        store,
+        "select iteration, trajectory_id, score, (parts->>'reward_model')::double as model,"
+        " (parts->>'reward_model:mine')::double as mine from rewards order by 1, 2",
+    )
+    models, mine = (said.filter(pl.col(part).is_not_null()) for part in ("model", "mine"))
+    assert models["model"].to_list() == mine["mine"].to_list() == mine["score"].to_list()
+    after = model_digests(tmp_path, "policy")
+    assert len(after) == len(before) + 1
+    assert set(after.values()) == set(before.values()), "both runs trained the same bits"
+
+
 @pytest.mark.slow
 def test_a_reward_model_is_trained_judged_used_and_kept(
     prefect_server: str, tmp_path: Path
@@ -90,33 +119,7 @@ def test_a_reward_model_is_trained_judged_used_and_kept(
     again = run(tmp_path)
     assert again.returncode == 0, again.stdout[-4000:]
     assert summary_of(tmp_path)["cached"] == stages
-
-    # Brought by path to another run, as reward and as the critic's start, it says the same bits.
-    before = model_digests(tmp_path, "policy")
-    trained = store.find("reward_model", *store.keys("reward_model"))
-    assert trained is not None
-    functions = [{"name": "reward_model:mine"}, RLHF["reward.functions"][1]]
-    brought = run(
-        tmp_path,
-        **{
-            "reward_model": None,
-            "reward_models": {"mine": {"path": str(model_directory(store.directory(trained)))}},
-            "reward.functions": functions,
-            "rl.critic.init": "reward_model:mine",
-        },
-    )
-    assert brought.returncode == 0, brought.stdout[-4000:]
-    assert "reward_model" not in summary_of(tmp_path)["cached"]
-    said = query(
-        store,
-        "select iteration, trajectory_id, score, (parts->>'reward_model')::double as model,"
-        " (parts->>'reward_model:mine')::double as mine from rewards order by 1, 2",
-    )
-    models, mine = (said.filter(pl.col(part).is_not_null()) for part in ("model", "mine"))
-    assert models["model"].to_list() == mine["mine"].to_list() == mine["score"].to_list()
-    after = model_digests(tmp_path, "policy")
-    assert len(after) == len(before) + 1
-    assert set(after.values()) == set(before.values()), "both runs trained the same bits"
+    _check_brought(tmp_path, store)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ MEANT: dict[str, str] = {
     "keys/retrain.metric": "win_rate: which answers a judge prefers",
     "keys/reward_model.preferences": "ranked_by: also by scores, or in pairs by a judge",
     "keys/rl.algorithm.kl.where": "monitor: measured only",
+    "keys/rl.critic.init": "reward_model:NAME, one that is brought",
     "keys/rl.update.old_logprobs": "rollout: the log-probs of the sampler are the old ones",
     **dict.fromkeys(
         (
