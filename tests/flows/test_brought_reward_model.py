@@ -23,17 +23,19 @@ from tests.rlcore.rewards.test_pool_brought import expected, tokenizer
 ROOT = Path(__file__).parents[2]
 
 
-def saved(target: Path, *, seed: int = 0) -> Path:
+def saved(target: Path, *, seed: int = 0, pad: int = 1) -> Path:
+    """Its EOS is 1. Transformers reads a score before the padding at a text's end, vLLM at the last
+    token."""
     reader = tokenizer()
     config = LlamaConfig(
-        hidden_size=32,
+        hidden_size=64,  # of two heads: vLLM attends on CPUs to heads of 32 and more
         intermediate_size=48,
         num_hidden_layers=1,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=256,
         vocab_size=len(reader),
-        pad_token_id=1,  # its EOS
+        pad_token_id=pad,
     )
     config.num_labels = 1
     torch.manual_seed(seed)
@@ -111,7 +113,7 @@ def test_it_scores_rollouts_and_other_weights_of_it_are_another_rl(
 @pytest.mark.timeout(900)
 def test_served_by_vllm_it_scores_as_transformers_does(prefect_server: str, tmp_path: Path) -> None:
     """It knows another tokenizer and template than the policy, which vLLM has from its files."""
-    model, store = saved(tmp_path / "reward-model"), tmp_path / "run" / "runs" / "store"
+    model, store = saved(tmp_path / "rm", pad=0), tmp_path / "run" / "runs" / "store"
     with vllm_server(model, tmp_path / "log.txt", "--runner", "pooling") as (address, process):
         given = {**brings(model), "reward_models": {"mine": {"url": address, "version": "1"}}}
         run = run_small(tmp_path / "run", given)

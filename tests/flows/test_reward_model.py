@@ -58,8 +58,8 @@ def _check_brought(tmp_path: Path, store: ArtifactStore) -> None:
     assert "reward_model" not in summary_of(tmp_path)["cached"]
     said = query(
         store,
-        "select iteration, trajectory_id, score, (parts->>'reward_model')::double as model,"
-        " (parts->>'reward_model:mine')::double as mine from rewards order by 1, 2",
+        "select trajectory_id, score, (parts->>'reward_model')::double as model,"
+        " (parts->>'reward_model:mine')::double as mine from rewards order by 1",
     )
     models, mine = (said.filter(pl.col(part).is_not_null()) for part in ("model", "mine"))
     assert models["model"].to_list() == mine["mine"].to_list() == mine["score"].to_list()
