@@ -6,7 +6,7 @@ from rlcore.plan.data_size import DataSize
 from rlcore.recipes.load import with_micro_batch_tokens
 from schemas.data import GSM8K_ROWS
 from schemas.errors import UserError
-from schemas.names import is_model
+from schemas.names import REWARD_MODEL, is_model
 from schemas.recipe import Recipe
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
 
@@ -318,11 +318,13 @@ def worker_counts(recipe: Recipe) -> dict[str, int]:
     """Return the ranks of each model, engines excluded, as ``workers`` starts them."""
     hardware = recipe.hardware.learner
     ranks = hardware.ranks
+    functions, models = recipe.reward.functions, recipe.reward_models
+    served = {f"{REWARD_MODEL}:{name}" for name, model in models.items() if model.url}
     counts = {
         "policy": ranks,
         "critic": ranks if recipe.rl.critic is not None else 0,
         "reference": hardware.reference_ranks if recipe.has_reference_worker else 0,
-        "reward model": sum(is_model(f.name) for f in recipe.reward.functions),
+        "reward model": sum(is_model(f.name) and f.name not in served for f in functions),
     }
     return {role: count for role, count in counts.items() if count}
 

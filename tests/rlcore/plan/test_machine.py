@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rlcore.plan.batches import worker_counts
 from rlcore.plan.dry_run import render_plan
 from rlcore.plan.machine import Fit, Machine, check_machine
 from rlcore.plan.memory import GIB
@@ -103,6 +104,16 @@ def test_more_gpus_than_are_visible_are_refused() -> None:
     )
     assert "need 3 GPUs and 2 are visible; lower these or take a machine with more" in message
     assert message.endswith("or a Ray cluster of several hosts (hardware.ray_address)")
+
+
+def test_a_served_reward_model_takes_no_gpu() -> None:
+    named = [{"name": "reward_model:mine"}, {"name": "arithmetic"}]
+    for model, ranks in (
+        ({"url": "http://127.0.0.1:1", "version": "1"}, {"policy": 1}),
+        ({"path": "owner/name"}, {"policy": 1, "reward model": 1}),
+    ):
+        given = recipe(reward_models={"mine": model}, reward__functions=named)
+        assert worker_counts(given) == ranks
 
 
 def test_a_reference_of_several_ranks_takes_a_gpu_each_and_may_divide_its_weights() -> None:
