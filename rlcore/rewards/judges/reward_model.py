@@ -149,7 +149,10 @@ def _probed(name: str, model: BroughtRewardModel, key: str | None) -> dict[str, 
 async def _ask_alone(
     name: str, model: BroughtRewardModel, key: str | None, questions: Sequence[JudgeQuestion]
 ) -> dict[str, float]:
-    """Return the score of each question, asked one after the other; nothing is kept."""
+    """Return the score of each question, asked one after the other; nothing is kept. Of a server
+    that is down one is told at once: it is asked twice at most."""
+    limits = model.limits.model_copy(update={"retries": min(1, model.limits.retries)})
+    model = model.model_copy(update={"limits": limits})
     with (
         TemporaryDirectory() as folder,
         closing(JudgeCache(Path(folder) / "cache")) as cache,
