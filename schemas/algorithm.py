@@ -89,6 +89,13 @@ class KL(Section):
     )
     target: float = Field(default=0.1, gt=0, description="adaptive: target KL per token, nats")
     horizon: int = Field(default=10_000, ge=1, description="adaptive: sequences; more = slower")
+    every: int = Field(
+        default=1, ge=1, description="monitor: iterations between measurements, from the first on"
+    )
+
+    def is_due(self, iteration: int) -> bool:
+        """Return whether ``iteration``, from 1, needs the reference."""
+        return self.uses_reference and (iteration - 1) % self.every == 0
 
     @property
     def uses_reference(self) -> bool:
@@ -113,6 +120,11 @@ class KL(Section):
             yield (
                 "controller = 'adaptive' scales coef = 0, which stays 0; give coef a start"
                 " such as 0.001"
+            )
+        if self.every > 1 and self.where != "monitor":
+            yield (
+                f"every = {self.every} leaves out measurements and where = {self.where!r} needs the"
+                " KL in each iteration; set where to 'monitor' or every to 1"
             )
         if self.where == "reward" and self.estimator.endswith("+"):
             yield (

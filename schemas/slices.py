@@ -48,6 +48,7 @@ IN_KEYS_IF_SET = (
     ("rl", "enabled"),
     ("rl", "rollout", "stop"),
     ("rl", "rollout", "max_staleness"),
+    ("rl", "algorithm", "kl", "every"),
     ("rl", "algorithm", "importance_correction", "mode"),
     ("rl", "algorithm", "importance_correction", "low"),
     ("rl", "algorithm", "importance_correction", "reject"),

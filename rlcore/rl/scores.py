@@ -23,19 +23,19 @@ def with_scores(
 
     ``old_logprobs`` (nats) of the policy at the start of the update phase, and ``entropies``; not
     where the update's own forward pass will say (``fused``). ``ref_logprobs``: the frozen
-    reference's, where KL needs them. ``kl``: the estimate of the recipe's estimator on the old
+    reference's, where KL needs them now. ``kl``: the estimate of the recipe's estimator on the old
     policy, where both are known. ``values``: the critic's.
     """
     sequences = sequences_of(frame)
     reference, critic, kl = workers.reference, workers.critic, rl.algorithm.kl
-    temperature = rl.rollout.temperature
-    exact = kl.uses_reference and kl.estimator == "full"
+    temperature, is_due = rl.rollout.temperature, kl.is_due(frame["iteration"].max() or 1)
+    exact = is_due and kl.estimator == "full"
     calls: dict[str, Callable[[], LearnerFuture[Any]]] = {}
     if not fused:
         calls["policy"] = lambda: workers.learner.logprobs(
             sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact
         )
-    if reference is not None and not exact:
+    if reference is not None and is_due and not exact:
         calls["reference"] = lambda: reference.logprobs(sequences, temperature, targets="loss_mask")
     if critic is not None:
         calls["critic"] = lambda: critic.values(sequences, targets="loss_mask")

@@ -13,15 +13,17 @@ from tests.rlcore.rl.test_own_logprobs import scored_iteration
 Make = Callable[..., Phases]
 
 
+@pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("estimator", ["k3", "full"])
 @pytest.mark.parametrize("algorithm", ["gspo", pytest.param("rloo", marks=pytest.mark.slow)])
 def test_a_monitored_kl_changes_no_weight(
-    make_phases: Make, algorithm: str, estimator: str, tmp_path: Path
+    make_phases: Make, algorithm: str, estimator: str, every: int, tmp_path: Path
 ) -> None:
     """The policy after two iterations is the one without; its KL is 0 at first and then above."""
     digests, kls = [], []
     for where in ("none", "monitor"):
-        changes = {"rl.algorithm.kl": {"where": where, "estimator": estimator}}
+        kl = {"where": where, "estimator": estimator, **({"every": every} if kls else {})}
+        changes = {"rl.algorithm.kl": kl}
         store = ArtifactStore(str(tmp_path / where))
         phases = make_phases(f"quickstart-{algorithm}", digits, changes, store=store)
         state = phases.start()
@@ -33,4 +35,7 @@ def test_a_monitored_kl_changes_no_weight(
     assert digests[0] == digests[1]
     assert kls[:2] == [None, None]
     assert kls[2] == pytest.approx(0, abs=1e-6)
-    assert kls[3] > 1e-5
+    if every == 1:
+        assert kls[3] > 1e-5
+    else:
+        assert kls[3] is None
