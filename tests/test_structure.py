@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tomllib
 import warnings
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -93,13 +94,32 @@ def _imports(name: str) -> Iterator[str]:
             yield node.module or ""
 
 
+def of_each(names: Sequence[str]) -> Callable[[Callable[[str], None]], Callable[..., None]]:
+    """Let a check of a file be a test of each folder: of each file it would be a third of all
+    tests."""
+    folders = defaultdict(list)
+    for name in names:
+        folders[str(Path(name).parent)].append(name)
+
+    def made(check: Callable[[str], None]) -> Callable[..., None]:
+        @pytest.mark.parametrize("folder", folders)
+        def test(folder: str) -> None:
+            for name in folders[folder]:
+                check(name)
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return made
+
+
 def test_root_holds_only_the_parts_of_the_design() -> None:
     entries = {name.split("/")[0] for name in TRACKED}
     extra = {entry for entry in entries - ROOT_ENTRIES if not entry.startswith(".")}
     assert extra <= LAYOUT_EXCEPTIONS, f"{sorted(extra)} at the root; move it into a package"
 
 
-@pytest.mark.parametrize("name", OURS)
+@of_each(OURS)
 def test_imports_point_one_way(name: str) -> None:
     """A back edge makes rlcore unusable without Prefect."""
     package = name.split("/")[0]
@@ -156,7 +176,7 @@ def _targets(node: ast.Import | ast.ImportFrom) -> list[str]:
     return [module, *(f"{module}.{alias.name}" for alias in node.names)]
 
 
-@pytest.mark.parametrize("name", [name for name in OURS if name.startswith("schemas/")])
+@of_each([name for name in OURS if name.startswith("schemas/")])
 def test_schemas_import_only_their_libraries(name: str) -> None:
     for imported in _imports(name):
         top = imported.split(".")[0]
@@ -166,7 +186,7 @@ def test_schemas_import_only_their_libraries(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", OURS)
+@of_each(OURS)
 def test_libraries_stay_in_their_files(name: str) -> None:
     """A library used in two places cannot be replaced or upgraded in one."""
     for imported in _imports(name):
@@ -175,7 +195,7 @@ def test_libraries_stay_in_their_files(name: str) -> None:
             assert name.startswith(homes), f"{name} imports {imported}; only {homes} may"
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@of_each(SOURCES)
 def test_files_and_functions_stay_small(name: str) -> None:
     if name in SIZE_EXCEPTIONS:
         return
@@ -194,7 +214,7 @@ def test_files_and_functions_stay_small(name: str) -> None:
                 warnings.warn(hint, stacklevel=1)
 
 
-@pytest.mark.parametrize("name", [name for name in OURS if name.endswith("__init__.py")])
+@of_each([name for name in OURS if name.endswith("__init__.py")])
 def test_package_files_hold_a_docstring_only(name: str) -> None:
     body = _tree(name).body
     assert len(body) == 1, f"{name} holds code"
@@ -296,7 +316,7 @@ def test_no_file_names(what: str) -> None:
         assert hit is None, f"{name} holds {what}: '{hit.group()}'" if hit else ""
 
 
-@pytest.mark.parametrize("name", OURS)
+@of_each(OURS)
 def test_text_is_read_and_written_as_utf_8(name: str) -> None:
     """Where the locale is another, a template or a vocabulary would be read as other tokens."""
     for node in ast.walk(_tree(name)):
@@ -327,7 +347,7 @@ def _opens_text(call: ast.Call) -> bool:
     return not any("b" in str(mode) for mode in texts)
 
 
-@pytest.mark.parametrize("name", OURS)
+@of_each(OURS)
 def test_nothing_is_unpickled(name: str) -> None:
     """Who can write to a store must not be able to run commands where it is read."""
     unpicklers = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
@@ -354,7 +374,7 @@ def test_every_sentence_on_security_names_a_test_that_exists() -> None:
 DOCUMENTS = [name for name in TRACKED if name.endswith(".md")]
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@of_each(DOCUMENTS)
 def test_every_link_of_a_document_resolves(name: str) -> None:
     text = (ROOT / name).read_text()
     anchors = {target: _anchors(target) for target in DOCUMENTS}

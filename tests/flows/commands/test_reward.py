@@ -23,6 +23,7 @@ from tests.rlcore.diagnostics.records import put_dataset, rollouts
 from tests.rlcore.results.records import stage_record
 from tests.rlcore.rewards.judges.server import KEY, judge_server, says
 from tests.rlcore.rewards.scoring import Scoring
+from tests.tiers import fast
 
 NAME = "quickstart-0123abcd"
 PROMPTS = {f"p{i}": f"What is {i} + {i}?" for i in range(5)}
@@ -186,7 +187,7 @@ NAMED = {
 ENDING = ("hanging", "words", "nothing", "half_broken", "escape")  # a run
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", fast(NAMED, *(NAMED.keys() - {"hanging"})))
 def test_what_is_wrong_is_named(
     name: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

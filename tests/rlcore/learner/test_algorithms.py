@@ -89,7 +89,7 @@ def test_ranks_that_cut_logits_unequally_train_what_one_trains(
         assert_same_weights(weights_of(group), weights_of(alone))
 
 
-@pytest.mark.parametrize("poison", [np.nan, 1e9])
+@pytest.mark.parametrize("poison", [np.nan, pytest.param(1e9, marks=pytest.mark.slow)])
 def test_nothing_outside_the_mask_matters(poison, algorithm, suited_learner):
     """Nothing outside the mask changes a step, bit for bit."""
     terms, plain, other = terms_of(algorithm, algorithm_batch()), suited_learner(), suited_learner()

@@ -11,6 +11,7 @@ from rlcore.models import logprobs
 from rlcore.models.packing import Sequences
 from tests.rlcore.learner.algorithms import SEQUENCE, algorithm_batch
 from tests.rlcore.learner.samples import make_batch
+from tests.tiers import fast
 
 GSPO = PolicyObjective(
     ratio_level="sequence", aggregation=SEQUENCE, clip_low=3e-4, clip_high=4e-4, clip_dual=None
@@ -114,7 +115,7 @@ def test_blocks_of_a_large_vocabulary_are_those_of_the_scores(dtype, learner_of,
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+@pytest.mark.parametrize("zero_stage", fast([1, 2, 3], 3))
 def test_ranks_score_what_they_train(zero_stage, dtype, spec, pair, learner_of):
     """Each its own share, and the answers come back in the order of the mini-batch."""
     changes = {"zero_stage": zero_stage, "dtype": dtype, **SPLIT}

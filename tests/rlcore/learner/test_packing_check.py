@@ -39,6 +39,7 @@ from tests.rlcore.learner.samples import (
     weights_of,
     write_tiny_model,
 )
+from tests.tiers import fast
 
 Build = Callable[..., Learner]
 
@@ -88,7 +89,11 @@ def test_architecture_that_leaks_trains_as_one_document_alone(
     assert "each row holds one document" in str(learner.packing_warning())
 
 
-@pytest.mark.parametrize("name", LISTED)
+# One plain, soft-capped, with a sliding window and hybrid.
+KINDS = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM", "Qwen3NextForCausalLM")
+
+
+@pytest.mark.parametrize("name", fast(LISTED, *KINDS))
 def test_a_step_of_a_listed_architecture_is_that_of_each_document_alone(
     name: str, spec: LearnerSpec, batch: Sequences, learner_of: Build, tmp_path: Path
 ):

@@ -15,6 +15,7 @@ from schemas.errors import UserError
 from tests.rlcore.api.tiny import write_tiny_model
 from tests.rlcore.data.row_files import write
 from tests.rlcore.rewards.judges.server import KEY, judge_server, says
+from tests.tiers import fast
 
 MODULE = """
 import time
@@ -142,7 +143,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+EVERY_CHANGE = ("raises", "a tensor", "flat 0", "dapo on floats")
+
+
+@pytest.mark.parametrize("case", fast(REFUSED, *EVERY_CHANGE))
 def test_a_function_that_cannot_work_is_refused(case: str, dry_run: DryRun) -> None:
     name, changes, sentence = REFUSED[case]
     code, said = dry_run(name, **changes)

@@ -13,6 +13,7 @@ import yaml
 from flows.cli import main
 from tests.rlcore.api.tiny import write_tiny_model
 from tests.rlcore.data.row_files import write
+from tests.tiers import fast
 
 VERL = {"prompt": "What is 1 + 1?", "data_source": "sums", "reward_model": {"ground_truth": "2"}}
 TRL = {"prompt": "What is 1 + 1?", "completion": "#### 2", "ground_truth": "2"}
@@ -310,7 +311,10 @@ def refused(
     assert said.replace("FOLDER", str(folder)) in error
 
 
-@pytest.mark.parametrize("case", FUNCTIONS)
+EVERY_CHANGE = ("no such function", "a module that ends Python", "an option of the estimator")
+
+
+@pytest.mark.parametrize("case", fast(FUNCTIONS, *EVERY_CHANGE))
 def test_a_function_that_cannot_work_is_refused(
     case: str, folder: Path, dry_run: Callable[[Overrides], tuple[int, str]]
 ) -> None:

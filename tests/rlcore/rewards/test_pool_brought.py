@@ -36,6 +36,7 @@ from schemas.errors import UserError
 from schemas.outcomes import Outcome
 from schemas.reward_model import BroughtRewardModel
 from schemas.rl import RewardSection
+from tests.tiers import fast
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role | upper }}] {{ m.content }} </s>{% endfor %}"
@@ -125,7 +126,7 @@ def expected(directory: Path, conversations: list[list[dict[str, str]]]) -> list
     return scores
 
 
-@pytest.mark.parametrize("pad", [True, False])
+@pytest.mark.parametrize("pad", fast([True, False], False))
 @pytest.mark.parametrize("kind", CLASSES)
 def test_scores_are_those_of_transformers_in_batches_of_any_size(
     saved: Callable[..., Path], kind: str, pad: bool

@@ -23,6 +23,7 @@ from tests.rlcore.results.records import stage_record
 from tests.rlcore.rl.conftest import LINEAGE, Dataset
 from tests.rlcore.rl.test_ahead import DAPO, Killed, dying_in, number_of, run, stale
 from tests.rlcore.rl.test_records_history import digits, half_teach
+from tests.tiers import fast
 
 pytestmark = pytest.mark.timeout(300)
 Make = Callable[..., Phases]
@@ -103,7 +104,7 @@ def check_against_stream(phases: Phases, dataset: Dataset) -> list[Row]:
     return rows
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 2])
+@pytest.mark.parametrize("staleness", fast([0, 1, 2], 2))
 def test_an_epoch_is_trained_but_for_its_tail(
     make_phases: Make, dataset: Dataset, staleness: int
 ) -> None:
@@ -116,7 +117,7 @@ def test_an_epoch_is_trained_but_for_its_tail(
     assert {row["tail"] for row in rows} == {16}
 
 
-@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("staleness", fast([0, 2], 2))
 def test_rounds_of_dynamic_sampling_leave_out_with_a_reason(
     make_phases: Make, dataset: Dataset, staleness: int
 ) -> None:

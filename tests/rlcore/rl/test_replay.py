@@ -22,6 +22,7 @@ from schemas.errors import UserError
 from tests.rlcore.rl.conftest import Dataset
 from tests.rlcore.rl.test_fused import FUSED, half
 from tests.rlcore.rl.test_records_history import digits, half_teach, one_iteration
+from tests.tiers import fast
 
 pytestmark = pytest.mark.timeout(180)
 Make = Callable[..., Phases]
@@ -108,7 +109,7 @@ def replay(phases: Phases, start: int) -> Iterator[Replay]:
         yield opened
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", fast(VARIANTS, "fused", "dapo", "ppo", "sampled ahead"))
 def test_pruned_iterations_are_replayed_bit_for_bit(
     variant: str, make_phases: Make, dataset: Dataset, tmp_path: Path
 ) -> None:

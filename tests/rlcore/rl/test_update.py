@@ -124,6 +124,7 @@ def test_mini_batch_without_a_loss_token_makes_no_step() -> None:
         "actor/optimizer_steps": 0.0,
         "actor/zero_gradient_steps": 0.0,
         "actor/skipped_steps": 0.0,
+        "perf/memory_gib/actor": 0.0,
     }
 
 

@@ -214,11 +214,11 @@ def test_loss_and_estimator_are_named_by_their_file_as_rewards_are(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("def g(): ...\n", r"loss\.py has no f\(\)"),
+        pytest.param(*("def g(): ...\n", r"loss\.py has no f\(\)"), marks=pytest.mark.slow),
         ("def f(ratio): ...\n", "it is called as f.ratio, logprobs, advantages"),
         ("1 / 0\n", r"cannot be imported: ZeroDivisionError: .* \(loss\.py line 1\); fix the modu"),
         ("import mine_lacks\n", "install what it imports, or put its folder on PYTHONPATH"),
-        ("f = 3\n", "is of type int, not a function"),
+        pytest.param(*("f = 3\n", "is of type int, not a function"), marks=pytest.mark.slow),
     ],
 )
 def test_a_loss_file_that_cannot_work_is_refused_before_the_run(

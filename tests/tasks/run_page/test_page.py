@@ -27,6 +27,7 @@ from tasks.run_page.page import LONGEST_S, RUNNING, Pace, RunPage, View, show_en
 from tasks.run_page.page_artifacts import Board, artifact_key
 from tasks.run_page.report import DIAGNOSTICS
 from tests.rlcore.report.made import MADE, MadeRun
+from tests.tiers import fast
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -228,7 +229,7 @@ def test_a_page_that_fails_is_logged_once_and_ends_nothing(made: MadeRun) -> Non
     assert lines == ["the run's page is not up to date (ConnectionError: the server is away)"]
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", fast([1, 2], 2))
 def test_a_killed_run_says_so_however_often_the_hook_is_called(
     made: MadeRun, prefect_server: str, times: int
 ) -> None:

@@ -17,6 +17,7 @@ from tasks.runtime.caching import CachedStage, StageRun
 from tasks.runtime.keys import KeyParts, stage_key
 from tasks.runtime.pipeline import PipelineRun, StageResult
 from tasks.runtime.stage_keys import Declared
+from tests.tiers import fast
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -135,7 +136,7 @@ def test_changed_outside_content_reruns(pipeline: Any, journal: _Journal, tmp_pa
     assert [result.cached for result in results] == [False, True], "early cut-off: equal output"
 
 
-@pytest.mark.parametrize("damage", ["changed", "truncated", "missing"])
+@pytest.mark.parametrize("damage", fast(["changed", "truncated", "missing"], "changed"))
 def test_damaged_artifact_is_made_again(
     pipeline: Any, journal: _Journal, tmp_path: Path, damage: str
 ):
