@@ -60,7 +60,7 @@ def bad_address(url: str) -> str | None:
 
 class Judge(Section):
     """A model that is asked for a verdict on each response, at temperature 0
-    (docs/understand/rewards.md, "Judges"). Its answers are cached by model, version, template and
+    (docs/understand/judges.md). Its answers are cached by model, version, template and
     what fills it."""
 
     url: str = Field(description="of an OpenAI-compatible API, e.g. http://127.0.0.1:8000/v1")
