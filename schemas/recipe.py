@@ -329,6 +329,12 @@ class Recipe(Section):
                 "rl.critic.init = 'reward_model' and the section reward_model is null; set"
                 " reward_model to {} or rl.critic.init to 'policy'"
             )
+        other = None if self.reward_model is None else self.reward_model.base
+        if other is not None and self.model.adapter_of(REWARD_MODEL) is not None:
+            yield (
+                f"reward_model.base = '{other}' is another model than the one that model.adapter is"
+                f" put on; leave 'reward_model' out of model.adapter.stages or set base to null"
+            )
         if self.reward_model is not None and not used and not starts:
             yield (
                 "the section reward_model trains a model that neither reward.functions nor"

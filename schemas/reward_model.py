@@ -190,8 +190,18 @@ _OPTIMIZER = Optimizer(
 
 
 class RewardModelSection(Section):
-    """Stage reward_model: a scalar head on the warm-started policy, trained on ranked responses."""
+    """Stage reward_model: a scalar head on the warm-started policy, or on ``base``, trained on
+    ranked responses."""
 
+    base: str | None = Field(
+        default=None,
+        description="what it is made of: a local Hugging Face directory or a hub name, with the"
+        " tokenizer of the policy, e.g. a smaller model of its family; null = the warm-started"
+        " policy",
+    )
+    base_revision: str | None = Field(
+        default=None, description="of the hub; a commit pins it; null = its main branch"
+    )
     preferences: Preferences = Field(
         default=SampledPreferences(), description="where ranked responses come from"
     )
@@ -209,6 +219,13 @@ class RewardModelSection(Section):
     )
     checkpoint_every: int = Field(default=200, ge=1, description="steps between checkpoints")
     optimizer: Annotated[Optimizer, rest_of(_OPTIMIZER)] = _OPTIMIZER
+
+    @rule
+    def _revision_is_of_a_base(self) -> Iterator[str]:
+        if self.base is None and self.base_revision is not None:
+            yield (
+                f"base_revision = {self.base_revision!r} is of no model; set base, or leave it out"
+            )
 
 
 def ranking_rules(path: str, section: SampledPreferences, recipe: Any) -> Iterator[str]:

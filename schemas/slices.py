@@ -33,7 +33,7 @@ _FROM_SCRATCH: dict[str, bool | set[str]] = {
 NOT_IN_KEYS: dict[str, set[str]] = {
     "sft": {"checkpoint_every"},
     "preference": {"checkpoint_every"},
-    "reward_model": {"checkpoint_every"},
+    "reward_model": {"checkpoint_every", "base", "base_revision"},  # which counts by its files
     "reward": {"max_error_fraction", "max_timeout_fraction", "sandbox"},
     "rl": {"checkpoint", "max_logprob_gap", "max_mult_prob_error", "max_canary_gap"},
     "evaluate": {"completions_shown"},

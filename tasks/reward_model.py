@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 from prefect.logging import get_run_logger
 
+from rlcore.models.classifier import base_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import load_tokenizer
@@ -54,7 +55,7 @@ def reward_model(run: StageRun) -> ArtifactRef:
     preferences = store.table(ranked, PREFERENCES)
     lineage = replace(run.lineage(), parents={**run.parents, PREFERENCES: ranked})
     learner = run.workers.learner(
-        policy,
+        base_directory(section, policy),
         section.optimizer,
         name="reward-model-learner",
         stage=Stage.REWARD_MODEL,

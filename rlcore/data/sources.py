@@ -46,6 +46,7 @@ from schemas.generators import GeneratedSource
 from schemas.model import ModelSection
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
+from schemas.reward_model import RewardModelSection
 
 GSM8K = "openai/gsm8k"
 SPLITS = ("train", "test")  # of GSM8K and MATH
@@ -364,6 +365,18 @@ def reward_model_digests(recipe: Recipe) -> dict[str, Read]:
         else:
             found[role] = hub_read(model.path, model.revision, "model")
     return found
+
+
+def reward_base_digests(section: RewardModelSection) -> dict[str, Read]:
+    """Return the digest of ``reward_model.base``, where it names one, by that role, as
+    ``model_digests``."""
+    role = f"{REWARD_MODEL}.base"
+    if section.base is None:
+        return {}
+    local = Path(section.base).expanduser()
+    if local.is_dir():
+        return {role: read_directory_digest(local, role)}
+    return {role: hub_read(section.base, section.base_revision, "model")}
 
 
 def model_digests(model: ModelSection) -> dict[str, Read]:

@@ -14,7 +14,7 @@ from rlcore.models.tokenizer import has_chat_template, read_tokenizer
 from rlcore.models.weight_files import checkpoint_shapes
 from rlcore.models.weight_names import check_loading
 from schemas.errors import UserError
-from schemas.reward_model import BroughtRewardModel
+from schemas.reward_model import BroughtRewardModel, RewardModelSection
 
 OWN = "score.bias"  # of a model that this pipeline trained alone; see rlcore.models.value_model
 HEAD = "ForSequenceClassification"  # the end of the class's name in config.json
@@ -34,14 +34,42 @@ def is_own(directory: Path) -> bool:
     return OWN in checkpoint_shapes(directory)
 
 
-def check_reads_ids(name: str, directory: Path, policy: Path) -> None:
-    """Raise UserError where ids of the model in ``policy`` mean something else to
-    ``reward_models.NAME``, which is in ``directory``."""
-    theirs, ours = (read_tokenizer(where, str(where)) for where in (directory, policy))
+def base_directory(section: RewardModelSection, policy: Path) -> Path:
+    """Return the directory of the model that the run's own reward model is made of. Raises
+    UserError, as ``locate_model`` and ``check_reads_ids``."""
+    if section.base is None:
+        return policy
+    directory = locate_model(section.base, section.base_revision, key="reward_model.base")
+    check_reads_ids(f"reward_model.base = '{section.base}'", directory, policy)
+    return directory
+
+
+def check_base(section: RewardModelSection, policy: Path | None, *, longest: int) -> None:
+    """Raise UserError for a ``reward_model.base`` of a local directory that cannot read ``longest``
+    tokens, or whose tokenizer is not that of ``policy``, where that is at hand."""
+    base = section.base
+    if base is None or not (base.startswith((".", "~", "/")) or Path(base).is_dir()):
+        return
+    directory = locate_model(base, None, key="reward_model.base")
+    context = read_config(directory).get("max_position_embeddings")
+    if isinstance(context, int) and context < longest:
+        raise UserError(
+            f"reward_model.base = '{base}' reads {context} tokens (max_position_embeddings) and"
+            f" prompt and answer may have {longest}; lower reward_model.max_tokens and"
+            " rl.rollout.max_new_tokens"
+        )
+    if policy is not None:
+        check_reads_ids(f"reward_model.base = '{base}'", directory, policy)
+
+
+def check_reads_ids(where: str, directory: Path, policy: Path) -> None:
+    """Raise UserError where ids of the model in ``policy`` mean something else to the one in
+    ``directory``; ``where``: key and value of the recipe that name it."""
+    theirs, ours = (read_tokenizer(each, str(each)) for each in (directory, policy))
     if theirs.get_vocab() != ours.get_vocab():
         raise UserError(
-            f"reward_models.{name}.path = '{directory}' has another tokenizer than the policy"
-            f" {policy}, whose tokens it would read; give one trained with this tokenizer"
+            f"{where} has another tokenizer than the policy {policy}, whose tokens it would read;"
+            " give one of the policy's tokenizer"
         )
 
 
@@ -102,11 +130,11 @@ def _check_weights(directory: Path, where: str, *, ignoring: Collection[str]) ->
     check_loading(empty, {n: shapes[n] for n in shapes if n not in ignoring}, where)
 
 
-def parameters_of(model: BroughtRewardModel) -> int:
-    """Return how many parameters a model has; 0 for one of the hub, which is not looked up, and for
-    one that is served."""
-    directory = Path(model.path or "").expanduser()
-    shapes = checkpoint_shapes(directory) if model.path and directory.is_dir() else {}
+def parameters_of(path: str | None) -> int:
+    """Return how many parameters the model of ``path`` has; 0 for one of the hub, which is not
+    looked up, and for None, one that is served."""
+    directory = Path(path or "").expanduser()
+    shapes = checkpoint_shapes(directory) if path and directory.is_dir() else {}
     return sum(math.prod(shape) for shape in shapes.values())
 
 

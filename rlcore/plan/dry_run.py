@@ -176,10 +176,12 @@ def _reward_model_lines(recipe: Recipe, batch: BatchPlan | None) -> list[str]:
     steps = (
         "an unknown number of" if batch.total_steps is None else f"at most {batch.total_steps:,}"
     )
+    base = "" if section.base is None else f", made of {section.base}"
     return [
-        f"reward model: {whence} -> all pairs of a prompt in one of {section.batch_prompts:,} batch"
-        f" elements x {section.epochs} epoch(s) -> {steps} optimizer steps of at most"
-        f" {batch.sequences_per_step:,} responses, {batch.longest:,} tokens each"
+        f"reward model{base}: {whence} -> all pairs of a prompt in one of"
+        f" {section.batch_prompts:,} batch elements x {section.epochs} epoch(s) -> {steps}"
+        f" optimizer steps of at most {batch.sequences_per_step:,} responses, {batch.longest:,}"
+        " tokens each"
     ]
 
 

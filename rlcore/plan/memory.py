@@ -194,7 +194,10 @@ def memory_of(
     critic = replace(learner, logits=0) if recipe.rl.critic is not None else None
     scored = any(function.name == REWARD_MODEL for function in recipe.reward.functions)
     brought = recipe.reward_models.values()  # as far as they are at hand
-    frozen = sum(parameters_of(model) * BYTES[model.dtype] for model in brought)
+    frozen = sum(parameters_of(model.path) * BYTES[model.dtype] for model in brought)
+    if scored and recipe.reward_model is not None:
+        other = parameters_of(recipe.reward_model.base)
+        frozen += other * BYTES[dtype] if other else weights
     reference = weights if recipe.has_reference_worker else 0
     if hardware.shares_reference:
         reference = -(-reference // hardware.reference_ranks)
@@ -202,7 +205,7 @@ def memory_of(
         learner=replace(learner, reference=weights) if exact and not adapter else learner,
         critic=critic,
         reference=reference,
-        reward_model=(weights if scored else 0) + frozen,
+        reward_model=frozen,
         engine=ENGINE_PROCESS_BYTES + weights + (0 if device == "cuda" else cache or 0),
         kv_tokens=None if cache is None else max(0, cache) // kv_token,
         published=(recipe.rl.rollout.max_staleness + 1) * weights,  # by LearnerWeights.share

@@ -17,7 +17,7 @@ from rlcore.learner.packing_check import try_architecture
 from rlcore.models.adapter import check_adapter
 from rlcore.models.architectures import check_states
 from rlcore.models.base import check_base_model, scratch_stops
-from rlcore.models.classifier import check_classifier
+from rlcore.models.classifier import check_base, check_classifier
 from rlcore.models.shape import model_parameters
 from rlcore.models.stop_tokens import NEVER_CLOSES, Stops
 from rlcore.models.tokenizer import load_tokenizer
@@ -232,6 +232,11 @@ def check_model(model: ModelSection) -> Stops | None:
 def _check_reward_models(recipe: Recipe, new_tokens: int) -> None:
     """Raise UserError for a reward model that users bring which cannot score answers of
     ``new_tokens`` tokens."""
+    if recipe.reward_model is not None:
+        policy = Path(recipe.model.path or "").expanduser()
+        policy = policy if recipe.model.path is not None and policy.is_dir() else None
+        longest = max(recipe.reward_model.max_tokens, recipe.longest_sequence(new_tokens))
+        check_base(recipe.reward_model, policy, longest=longest)
     for name, model in recipe.reward_models.items():
         if model.url is None:
             check_classifier(name, model, longest=recipe.longest_sequence(new_tokens))

@@ -127,8 +127,9 @@ def _critic_start(init: str, recipe: Recipe, policy: Path, reward_model: Path | 
     """Return the directory that ``rl.critic.init`` names."""
     name = brought_model(init)
     if name is not None:
-        directory = located(name, recipe.reward_models[name])
-        check_reads_ids(name, directory, policy)
+        model = recipe.reward_models[name]
+        directory = located(name, model)
+        check_reads_ids(f"reward_models.{name}.path = '{model.path}'", directory, policy)
         return directory
     start = reward_model if init == REWARD_MODEL else policy
     assert start is not None, "the recipe trains the reward model that the critic starts from"

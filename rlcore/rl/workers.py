@@ -266,7 +266,7 @@ class Workers:
             model = self.recipe.reward_models[name]
             directory = None if model.url is not None else located(name, model)
             if directory is not None and is_own(directory):
-                check_reads_ids(name, directory, policy)
+                check_reads_ids(f"reward_models.{name}.path = '{model.path}'", directory, policy)
             if function not in self._reward_models:
                 self._reward_models[function] = self._brought_model(name, model, directory)
         return self._reward_models

@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.data.sources import data_digests, model_digests, reward_model_digests
+from rlcore.data.sources import (
+    data_digests,
+    model_digests,
+    reward_base_digests,
+    reward_model_digests,
+)
 from rlcore.envs.registry import environment_names
 from rlcore.evaluation.license import license_inputs
 from rlcore.recipes.load import sampling_code, user_functions
@@ -106,6 +111,7 @@ def _preferences(recipe: Recipe) -> Mapping[str, str]:
     ranking = {section.ranked_by for section in recipe.sampled_preferences.values()}
     models = reward_model_digests(recipe).items()
     found = preference_digests(recipe.reward_model.preferences)
+    found = {**found, **reward_base_digests(recipe.reward_model)}
     return {**found, **{name: digest for name, digest in models if name in ranking}}
 
 

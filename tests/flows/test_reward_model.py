@@ -1,12 +1,15 @@
 """Classic RLHF at its smallest: PPO trains on a reward model that the flow trained."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from rlcore.models.base import build_base_model
 from rlcore.models.files import model_directory
@@ -17,6 +20,7 @@ from tests.flows.small_run import INLINE, SMALL, model_digests, run_recipe, summ
 from tests.inputs import GSM8K, reads
 
 pytestmark = pytest.mark.timeout(300)
+CONFIG = "config.json"
 SOLUTIONS = GSM8K / "example_model_solutions.jsonl"
 RLHF = {
     **SMALL,
@@ -37,6 +41,56 @@ RLHF = {
 
 def run(directory: Path, **other: Any) -> subprocess.CompletedProcess[str]:
     return run_recipe(directory, ["", "quickstart-rlhf", json.dumps(RLHF | other)])
+
+
+@pytest.mark.slow
+def test_its_base_may_be_a_smaller_model_of_the_policys_tokenizer(
+    prefect_server: str, tmp_path: Path
+) -> None:
+    """InstructGPT's is of 6 billion parameters for a policy of 175."""
+    base = run(tmp_path, **{"rl.iterations": 1})
+    assert base.returncode == 0, base.stdout[-4000:]
+    store = ArtifactStore(tmp_path / "runs" / "store")
+    (found,) = [m for m in store.manifests() if m.kind == "base_model"]
+    made = model_directory(store.directory(store.find("base_model", found.key)))
+    small = _half_as_wide(made, tmp_path / "small")
+    over = {"reward_model.base": str(small), "rl.iterations": 1}
+    done = run(tmp_path, **over)
+    assert done.returncode == 0, done.stdout[-4000:]
+    assert f"reward_model.base = '{small}'" not in done.stdout
+    cached = summary_of(tmp_path)["cached"]
+    assert cached == ["base_model", "prepare_data", "sft"]
+    keys = store.keys("reward_model")
+    assert len(keys) == 2
+    widths = set()
+    for key in keys:
+        trained = store.find("reward_model", key)
+        assert trained is not None
+        config = json.loads((model_directory(store.directory(trained)) / CONFIG).read_text())
+        widths.add(config["hidden_size"])
+    assert widths == {32, 64}
+    again = run(tmp_path, **over)
+    assert again.returncode == 0, again.stdout[-4000:]
+    assert "reward_model" in summary_of(tmp_path)["cached"]
+    AutoModelForCausalLM.from_config(_config(small), dtype=torch.float32).save_pretrained(small)
+    changed = run(tmp_path, **over)
+    assert changed.returncode == 0, changed.stdout[-4000:]
+    assert len(store.keys("reward_model")) == 3, "other weights of it are another reward model"
+
+
+def _config(directory: Path) -> Any:
+    return AutoConfig.from_pretrained(directory)
+
+
+def _half_as_wide(model: Path, target: Path) -> Path:
+    """A model of the tokenizer of ``model`` and half its width, with random weights."""
+    shutil.copytree(model, target)
+    config = _config(model)
+    config.update({"hidden_size": config.hidden_size // 2, "num_attention_heads": 1})
+    (target / "model.safetensors").unlink()
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(target)
+    return target
 
 
 def _check_brought(tmp_path: Path, store: ArtifactStore) -> None:

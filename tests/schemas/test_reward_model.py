@@ -60,6 +60,16 @@ STARTS: list[tuple[str, dict, str]] = [
 ]
 
 
+def test_a_base_is_not_below_an_adapter_and_a_revision_needs_one() -> None:
+    path = {"model.path": "m", "model.from_scratch": None, "model.adapter.rank": 8}
+    with pytest.raises(UserError, match="is another model than the one that"):
+        load_recipe("quickstart-rlhf", {**path, "reward_model.base": "b"}, directory=RECIPES)
+    stages = {"model.adapter.stages": ["rl"], "reward_model.base": "b"}
+    load_recipe("quickstart-rlhf", {**path, **stages}, directory=RECIPES)
+    with pytest.raises(ValueError, match="base_revision = 'main' is of no model"):
+        RewardModelSection(base_revision="main")
+
+
 @pytest.mark.parametrize(("init", "models", "words"), STARTS)
 def test_a_critic_starts_from_what_there_is(init: str, models: dict, words: str) -> None:
     given = {"rl.critic.init": init, "reward_models": models}

@@ -25,6 +25,8 @@ from transformers import (
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.models.classifier import (
     Classifier,
+    base_directory,
+    check_base,
     check_classifier,
     check_reads_ids,
     is_own,
@@ -34,7 +36,7 @@ from rlcore.rewards.pool import BroughtModel, RewardPool, conversation
 from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
-from schemas.reward_model import BroughtRewardModel
+from schemas.reward_model import BroughtRewardModel, RewardModelSection
 from schemas.rl import RewardSection
 from tests.tiers import fast
 
@@ -218,12 +220,39 @@ def test_one_of_an_earlier_run_reads_ids_and_needs_no_template(
     save_file({**state, "score.bias": torch.ones(1)}, file)  # which transformers' heads lack
     assert is_own(directory)
     check(directory)
-    check_reads_ids("mine", directory, policy)
+    check_reads_ids("reward_models.mine.path = 'a'", directory, policy)
     other = tokenizer()
     other.add_tokens(["more"])
     other.save_pretrained(policy)
     with pytest.raises(UserError, match=r"reward_models.mine.path = .* has another tokenizer"):
-        check_reads_ids("mine", directory, policy)
+        check_reads_ids("reward_models.mine.path = 'a'", directory, policy)
+
+
+def test_a_base_of_the_runs_own_model_has_the_policys_tokenizer_and_context(
+    saved: Callable[..., Path], tmp_path: Path
+) -> None:
+    def check(base: str | None, policy: Path | None, longest: int = 96) -> None:
+        check_base(RewardModelSection(base=base), policy, longest=longest)
+
+    base, policy = saved("llama"), saved("qwen2")
+    check(str(base), policy)
+    check("owner/name", policy)  # of the hub: looked at when it is there
+    check(None, policy)
+    assert base_directory(RewardModelSection(), policy) == policy
+    assert base_directory(RewardModelSection(base=str(base)), policy) == base
+    other = tokenizer()
+    other.add_tokens(["more"])
+    other.save_pretrained(policy)
+    refused = {
+        (str(base), policy, 96): "has another tokenizer than the policy",
+        (str(base), None, 97): "reads 96 tokens .* prompt and answer may have 97",
+        (str(tmp_path / "nowhere"), None, 9): "is not a directory; give a local",
+    }
+    for (path, beside, longest), said in refused.items():
+        with pytest.raises(UserError, match=rf"reward_model.base = '.*' .*{said}|{said}") as raised:
+            check(path, beside, longest)
+        assert "reward_model.base = '" in str(raised.value)
+        assert "\n" not in str(raised.value)
 
 
 def test_labels_of_a_file_that_says_nothing_are_two(saved: Callable[..., Path]) -> None:
@@ -240,9 +269,9 @@ def test_labels_of_a_file_that_says_nothing_are_two(saved: Callable[..., Path]) 
 def test_its_parameters_are_counted(saved: Callable[..., Path]) -> None:
     directory = saved("llama")
     model = AutoModelForSequenceClassification.from_pretrained(directory)
-    counted = parameters_of(BroughtRewardModel(path=str(directory)))
+    counted = parameters_of(str(directory))
     assert counted == sum(parameter.numel() for parameter in model.parameters())
-    assert parameters_of(BroughtRewardModel(path="owner/name")) == 0
+    assert parameters_of("owner/name") == 0
 
 
 def row(name: str, response: str, **more: Any) -> RewardRow:
