@@ -9,6 +9,7 @@ ENVIRONMENT = "environment"  # the environment's own rewards among ``reward.func
 JUDGE = "judge"  # the judges among ``reward.functions``
 PREFERENCE = "preference"  # the stage, its section, and the label of its policy in evaluations
 BASE_MODEL = "base_model"  # the stage, its artifact and the role of it as a parent
+WEIGHTS, AVERAGE = "weights", "average"  # metadata of a policy that is rl.update.ema's
 RECORDS = "records"  # metadata of a result: the key of its checkpoints, where it is not its own
 
 

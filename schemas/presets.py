@@ -38,6 +38,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "rollout": {"prompts": 512, "samples": 1},
         "update": {
             "mini_batches": 8,
+            "ema": 0.992,
             "optimizer": {"lr": 1e-6, "schedule": {"kind": "constant", "warmup_steps": 80}},
         },
         "critic": {"init": "reward_model", "clip": 0.2, "optimizer": {"lr": 9e-6}},

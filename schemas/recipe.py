@@ -276,6 +276,12 @@ class Recipe(Section):
         yield from retrain_rules(self)
         yield from export_rules(self)
         yield from win_rate_rules(self)
+        ema = self.rl.update.ema
+        if ema is not None and self.hardware.learner.zero_stage == 3:
+            yield (
+                f"rl.update.ema = {ema:g} averages weights that are whole on each rank, and"
+                " hardware.learner.zero_stage = 3 splits them; set zero_stage to 2 or ema to null"
+            )
 
     @property
     def policies(self) -> tuple[str, ...]:

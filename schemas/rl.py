@@ -130,6 +130,13 @@ class UpdateSection(Section):
         f" {FUSED_SAMPLE} of the rows that do not train; null = own where ratios are of whole"
         " sequences or model.dtype is bfloat16, else first",
     )
+    ema: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="decay of an average of the weights, of each optimizer step, in float32; it is"
+        " validated beside them, and exported where it is better; null = none",
+    )
     optimizer: Optimizer = Optimizer()
 
     @property
@@ -358,6 +365,11 @@ class RLSection(Section):
                 " algorithm.importance_correction.level to token or sequence, or measure against"
                 " the sampler: algorithm.ratio_level = 'group' (GEPO) or update.old_logprobs ="
                 " 'rollout'"
+            )
+        if self.update.ema is not None:
+            yield (
+                f"{stale} and update.ema = {self.update.ema:g}: engines that sample ahead hold no"
+                " average to validate; set update.ema to null or rollout.max_staleness to 0"
             )
         if self.checkpoint.every > 1:
             yield (

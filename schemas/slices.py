@@ -47,6 +47,7 @@ IN_KEYS_IF_SET = (
     ("model", "stop_tokens"),
     ("rl", "enabled"),
     ("rl", "rollout", "stop"),
+    ("rl", "update", "ema"),
     ("rl", "rollout", "max_staleness"),
     ("rl", "algorithm", "kl", "every"),
     ("rl", "algorithm", "importance_correction", "mode"),

@@ -15,7 +15,7 @@ from rlcore.rl.records import forked_engine, recorded_engine
 from rlcore.rl.roles import start_workers
 from rlcore.rl.state import LoopState
 from schemas.artifacts import ArtifactRef
-from schemas.names import REWARD_MODEL
+from schemas.names import AVERAGE, REWARD_MODEL, WEIGHTS
 from schemas.stages import Stage
 from tasks.run_page.report import IterationReport
 from tasks.runtime.caching import CachedStage, StageRun, cached_stage
@@ -46,11 +46,10 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStag
             get_run_logger().info(
                 f"RL ends after iteration {state.iteration}; best is iteration {best}"
             )
-            return run.put(
-                directory=scratch,
-                metadata={"iteration": state.iteration, "best_iteration": best, **state.to_json()},
-                parents=best_record,
-            )
+            metadata = {"iteration": state.iteration, "best_iteration": best, **state.to_json()}
+            if state.takes_average(best):
+                metadata[WEIGHTS] = AVERAGE
+            return run.put(directory=scratch, metadata=metadata, parents=best_record)
 
     return rl
 

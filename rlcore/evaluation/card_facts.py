@@ -28,7 +28,15 @@ from schemas.generators import (
     ProgramsSource,
 )
 from schemas.model import Adapter
-from schemas.names import BASE_MODEL, REWARD_MODEL, is_model, ranking_term, term_name
+from schemas.names import (
+    AVERAGE,
+    BASE_MODEL,
+    REWARD_MODEL,
+    WEIGHTS,
+    is_model,
+    ranking_term,
+    term_name,
+)
 from schemas.outcomes import FinishReason, Outcome
 from schemas.recipe import Recipe
 from schemas.reward_model import (
@@ -384,6 +392,8 @@ def _rl(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict[str, 
     else:
         done = store.manifest(policy).metadata
         best = f"iteration {done['best_iteration']}, the best by validation, is this model"
+        if done.get(WEIGHTS) == AVERAGE:
+            best += f", as the average of the weights up to there (decay {rl.update.ema:g})"
         iterations = f"{done['iteration']}; {best}"
     return {
         "algorithm": f"{rl.preset} (advantage {rl.algorithm.advantage},"

@@ -14,6 +14,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
+from rlcore.learner.average import WeightAverage
 from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
 from rlcore.learner.model import load_model
 from rlcore.learner.packing_check import resolve_attention, worst
@@ -26,7 +27,7 @@ from rlcore.learner.spec import (
     UpdateResult,
     VersionConflict,
 )
-from rlcore.learner.training_state import Versions, load_state, save_state
+from rlcore.learner.training_state import Versions, average_file, load_state, save_state
 from rlcore.learner.utilisation import peak_flops, peak_memory, training_cost
 from rlcore.learner.weights import LearnerWeights
 from rlcore.models.adapter import adapter_off
@@ -72,6 +73,9 @@ class Learner:
         packing = worst(self._engine.exchange(packing))
         self._warning = packing.warning
         self._require_one_attention()
+        self._average: WeightAverage | None = None
+        if spec.ema is not None and spec.trainable:
+            self._average = WeightAverage(self._engine.lm, spec.ema)
         self._passes = Passes(self._engine, spec, self.device, packing, cost)
         self._weights = LearnerWeights(self._engine, spec, rank)
         self._versions = Versions()
@@ -213,6 +217,17 @@ class Learner:
         path, tensors = self._weights.share(kept)
         return WeightUpdate(self.stamp(), path, tensors)
 
+    def swap_average(self) -> None:
+        """Hold the average of the weights in their place; or, where it is held, the weights again.
+
+        Meanwhile they may be scored with, published and exported; their stamp has the average's
+        digest.
+        """
+        assert self._average is not None, "spec.ema is set"
+        self._require_no_gradients()
+        self._average.swap()
+        self._weights.changed()
+
     def export_hf(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (rank 0): weights, config, tokenizer, chat template.
 
@@ -227,6 +242,8 @@ class Learner:
         rank reaches. Not atomic; the caller publishes it.
         """
         save_state(self._training(), self._versions, Path(directory))
+        if self._average is not None and self.rank == 0:  # all ranks have the same
+            self._average.save(average_file(Path(directory)))
 
     def load(self, directory: str | Path) -> None:
         """Continue from ``save``, bit for bit, in any process, whatever ranks and stage wrote it.
@@ -236,13 +253,15 @@ class Learner:
         self._require_no_gradients()  # the next step would add them to its own
         with self._versions.stepping():  # a load that fails leaves weights of no version
             loaded = load_state(self._training(), Path(directory))
+        if self._average is not None:
+            self._average.load(average_file(Path(directory)))
         self._versions = loaded
         self._weights.changed()
 
     def close(self) -> None:
         """Free the model; the process and its group stay, for the next learner."""
         self._engine.close()
-        del self._engine, self._trained, self._passes, self._weights, self._held
+        del self._engine, self._trained, self._passes, self._weights, self._held, self._average
         if self.device == "cuda":
             gc.collect()
             torch.cuda.empty_cache()  # cached memory is not available to other processes
@@ -264,6 +283,7 @@ class Learner:
                 "this learner is frozen (trainable = False); it scores and does not step, save or "
                 "load"
             )
+        assert self._average is None or not self._average.is_held, "swap back first"
         return self._trained
 
     def _step(self, terms: Sequence[Term], lr: float) -> StepReport:
@@ -272,7 +292,10 @@ class Learner:
     def _apply(self, accumulated: Accumulated, lr: float) -> StepReport:
         # Before the step: one that fails half-way leaves other weights, too.
         self._weights.changed()
-        return apply(self._training(), accumulated, lr)
+        report = apply(self._training(), accumulated, lr)
+        if self._average is not None and not report.is_skipped:
+            self._average.add()
+        return report
 
     def _held_for(self, request: UpdateRequest) -> Accumulated | None:
         """Return the gradients that are held for ``request``, if any."""

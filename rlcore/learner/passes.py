@@ -172,6 +172,9 @@ class Passes:
         return [*batches, *[idle_micro_batch()] * (num_passes - len(batches))]
 
 
+SKIPPED = "/skipped_steps"  # the end of the name of a count
+
+
 @dataclass(frozen=True)
 class StepReport:
     """``means``: global means of the step; ``maxes``: global maxima; ``counts`` add over steps."""
@@ -179,6 +182,11 @@ class StepReport:
     means: dict[str, float] = field(default_factory=dict)
     maxes: dict[str, float] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether the step has changed no weight, its gradient not being finite."""
+        return any(value for name, value in self.counts.items() if name.endswith(SKIPPED))
 
     def flat(self) -> dict[str, float]:
         """All of them by name."""
@@ -294,7 +302,7 @@ def apply(engine: TrainEngine, accumulated: Accumulated, lr: float) -> StepRepor
     report.counts.update(
         {
             # A step is skipped for a norm that is not finite, and changes nothing.
-            f"{prefix}/skipped_steps": float(not outcome.applied),
+            f"{prefix}{SKIPPED}": float(not outcome.applied),
             f"{prefix}/zero_gradient_steps": float(outcome.grad_norm == 0.0),
         }
     )

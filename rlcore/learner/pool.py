@@ -197,6 +197,10 @@ class LearnerPool:
         """``Learner.load``."""
         self._call("load", str(directory))
 
+    def swap_average(self) -> None:
+        """``Learner.swap_average``."""
+        self._call("swap_average")
+
     def export_hf(self, directory: str | Path) -> None:
         """``Learner.export_hf``."""
         self._call("export_hf", str(directory))

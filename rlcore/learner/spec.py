@@ -32,7 +32,7 @@ class LearnerSpec:
     one pass; on CPU about 4k is fastest. ``row_tokens`` None: one to eight times the longest
     sequence (``rlcore.models.rows``), or ``micro_batch_tokens`` under flash attention.
     ``attn_implementation``: transformers' name, or "auto" (``rlcore.learner.attention``).
-    ``grad_clip`` None: no clipping.
+    ``grad_clip`` None: no clipping. ``ema``: decay of the average of the weights, None = none.
     ``collective_timeout_s``: how long a rank waits for its peers. ``full_determinism``: a CUDA
     operation without a deterministic kernel is an error, not a warning.
     """
@@ -60,6 +60,7 @@ class LearnerSpec:
     reference_dir: str | None = None
     adapter: "Adapter | None" = None
     adapter_base: str = ""
+    ema: float | None = None
     full_determinism: bool = False
 
 

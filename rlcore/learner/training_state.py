@@ -21,6 +21,7 @@ from rlcore.learner.spec import UpdateRequest, UpdateResult, VersionConflict
 from schemas.errors import UserError
 
 RNG = "rng"  # role of the file with the random generators
+AVERAGE = "average"  # role of the file with the average of the weights, of rank 0 alone
 
 
 class Versions:
@@ -122,6 +123,11 @@ def load_state(engine: TrainEngine, directory: Path) -> Versions:
     if engine.device == "cuda" and "cuda" in rng:
         torch.cuda.set_rng_state(rng["cuda"])
     return Versions.from_json(saved.manifest)
+
+
+def average_file(directory: Path) -> Path:
+    """Return where the average of the weights is."""
+    return role_file(stem_of(directory, 0), AVERAGE)
 
 
 def _layout(engine: TrainEngine) -> dict[str, Any]:

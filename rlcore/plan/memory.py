@@ -189,6 +189,9 @@ def memory_of(
         row_tokens=batches.fullest.row_tokens,
         adapter=adapter,
     )
+    if recipe.rl.update.ema is not None:
+        trained = adapter_parameters(shape, adapter) if adapter else shape.parameters
+        learner = replace(learner, optimizer=learner.optimizer + 4 * trained)
     # the exact KL needs the logits of both models in one place; a value head has one output
     exact = kl.uses_reference and kl.estimator == "full"
     critic = replace(learner, logits=0) if recipe.rl.critic is not None else None

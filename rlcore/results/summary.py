@@ -12,7 +12,7 @@ from rlcore.results.provenance import commit_of
 from rlcore.store.checks import ArtifactError
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import Manifest
-from schemas.names import PREFERENCE
+from schemas.names import AVERAGE, PREFERENCE, WEIGHTS
 
 CHECKPOINTS = ("base", "sft", PREFERENCE, "rl")
 HELD_OUT = "test"
@@ -163,6 +163,8 @@ def verdict(
     if best is None:
         return ""
     said = f"iteration {best} of {done}"
+    if policy.metadata.get(WEIGHTS) == AVERAGE:
+        said += ", the average of the weights up to there"
     if completions is not None and eval_results is not None:
         if best == 0:
             checkpoint, name = _began(completions)

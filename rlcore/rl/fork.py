@@ -113,7 +113,7 @@ class Fork:
         coef = LoopState.initial(recipe.rl).kl_coef
         if coef is not None and recipe.rl.algorithm.kl.controller == "adaptive":
             coef = state.kl_coef or coef
-        return replace(state, accuracies=None, streak=0, kl_coef=coef, behind=())
+        return replace(state, accuracies=None, averaged=None, streak=0, kl_coef=coef, behind=())
 
     def _check_policy(self, policy: ArtifactRef | None, recipe: Recipe) -> None:
         """Raise UserError unless ``policy`` has the shape and tokenizer of the checkpoint's; below

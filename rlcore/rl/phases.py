@@ -341,6 +341,9 @@ class Phases:
         (best,) = state.best()
         if best != state.iteration or self.workers.learner.stamp().digest != state.digest:
             self.checkpoints.load(self.workers.trained, best)
+        if state.takes_average(best):
+            self.log(f"the average of the weights after iteration {best} is better than they are")
+            self.workers.learner.swap_average()
         self.workers.learner.export_hf(directory)
         self.metrics.close()
         return self.history.parent(best, "best")
@@ -363,4 +366,21 @@ class Phases:
             else:
                 figure, metrics = self.ahead.offer(state.iteration, offered, validate).result()
         self.metrics.add(metrics)
-        return state.validated(figure, self.recipe.rl)
+        state = state.validated(figure, self.recipe.rl)
+        if self.recipe.rl.update.ema is None or state.iteration == 0:  # there it is the weights
+            return state
+        return self._validated_average(state)
+
+    def _validated_average(self, state: LoopState) -> LoopState:
+        """Return ``state`` with what greedy validation says of the average of its weights. Learner
+        and engines hold it meanwhile, and the weights again afterwards; both loads are proven."""
+        learner, engines = self.workers.learner, self.workers.engines
+        with self.metrics.timed("testing"):
+            learner.swap_average()
+            sync_weights(learner, engines, self.canary)
+            figure, metrics = self.validation.run()
+            learner.swap_average()
+            again, _ = sync_weights(learner, engines, self.canary)
+        assert again.published.stamp.digest == state.digest, "the weights are held again"
+        self.metrics.add({f"ema/{name}": value for name, value in metrics.items()})
+        return state.with_average(figure)

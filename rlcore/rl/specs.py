@@ -10,6 +10,7 @@ from rlcore.engines.types import EngineSpec
 from rlcore.learner.spec import LearnerSpec
 from schemas.optimizer import Optimizer
 from schemas.recipe import Recipe
+from schemas.stages import Stage
 
 
 def learner_spec(
@@ -56,6 +57,7 @@ def learner_spec(
         reference_dir=None if reference_dir is None else str(reference_dir),
         adapter=None if optimizer is None else recipe.model.adapter_of(stage),
         adapter_base="" if trained_below else recipe.model.path or "",
+        ema=recipe.rl.update.ema if stage == Stage.RL and head == "lm" and optimizer else None,
         full_determinism=recipe.rl.full_determinism,
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from threading import Lock
 from typing import Any
 
@@ -46,7 +47,7 @@ class LoopState:
     validations in a row at or above ``rl.validation.stop_at``; ``kl_coef`` is the coefficient that
     the next iteration takes KL from the reward with, None where it does not. ``behind``: version
     and digest after each of the last ``rl.rollout.max_staleness`` iterations before, as many as
-    there are, oldest first.
+    there are, oldest first. ``averaged``: as ``accuracies``, of the average of the weights.
     """
 
     iteration: int = 0
@@ -57,6 +58,7 @@ class LoopState:
     streak: int = 0
     kl_coef: float | None = None
     behind: tuple[tuple[int, str], ...] = ()
+    averaged: dict[str, float] | None = None
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> "LoopState":
@@ -111,6 +113,15 @@ class LoopState:
             streak=self.streak + 1 if moved and target is not None and accuracy >= target else 0,
         )
 
+    def with_average(self, accuracy: float) -> "LoopState":
+        """Return the state after validating the average of the current weights, too."""
+        return replace(self, averaged={**(self.averaged or {}), str(self.iteration): accuracy})
+
+    def takes_average(self, iteration: int) -> bool:
+        """Return whether the average did better than the weights after ``iteration``."""
+        figures, averaged = self.accuracies or {}, self.averaged or {}
+        return averaged.get(str(iteration), -inf) > figures[str(iteration)]
+
     def within(self, rl: RLSection) -> "LoopState":
         """Return the state that a run of ``rl`` alone would have come to: without what a run of
         fewer iterations validated only because it ended there."""
@@ -120,7 +131,8 @@ class LoopState:
             due = validation_due(replace(self, iteration=number), rl)
             if due or number == min(figures):
                 state = replace(state, iteration=number).validated(figures[number], rl)
-        return replace(state, iteration=self.iteration)
+        known = {n: a for n, a in (self.averaged or {}).items() if n in (state.accuracies or {})}
+        return replace(state, iteration=self.iteration, averaged=known or None)
 
     def next_kl_coef(self, kl: KL, measured: float | None, num_sequences: int) -> float | None:
         """Return the coefficient after the iteration under way, which used the one before.
@@ -138,17 +150,22 @@ class LoopState:
         )
 
     def best(self, count: int = 1) -> list[int]:
-        """Return the ``count`` best validated iterations, best first; ties go to the later one."""
+        """Return the ``count`` best validated iterations, each by the better of weights and
+        average, best first; ties go to the later one."""
+        averaged = self.averaged or {}
         by_accuracy = sorted(
-            ((accuracy, int(iteration)) for iteration, accuracy in (self.accuracies or {}).items()),
+            (
+                (max(accuracy, averaged.get(iteration, -inf)), int(iteration))
+                for iteration, accuracy in (self.accuracies or {}).items()
+            ),
             reverse=True,
         )
         return [iteration for _, iteration in by_accuracy[:count]]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as JSON values; without ``behind`` where nothing is."""
-        values = asdict(self)
-        return values if self.behind else {k: v for k, v in values.items() if k != "behind"}
+        """Return the state as JSON values; without ``behind`` and ``averaged`` where nothing is."""
+        empty = {name for name in ("behind", "averaged") if not getattr(self, name)}
+        return {name: value for name, value in asdict(self).items() if name not in empty}
 
 
 def validation_due(state: LoopState, rl: RLSection) -> bool:
