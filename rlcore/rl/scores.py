@@ -28,7 +28,7 @@ def with_scores(
     """
     sequences = sequences_of(frame)
     reference, critic, kl = workers.reference, workers.critic, rl.algorithm.kl
-    temperature, is_due = rl.rollout.temperature, kl.is_due(frame["iteration"].max() or 1)
+    temperature, is_due = rl.rollout.temperature, kl.is_due(_iteration(frame))
     exact = is_due and kl.estimator == "full"
     calls: dict[str, Callable[[], LearnerFuture[Any]]] = {}
     if not fused:
@@ -59,6 +59,11 @@ def with_scores(
         estimate = estimated_kl(old, ref, sequences.loss_mask, kl.estimator)
         scored = scored.with_columns(from_arrays("kl", estimate, pl.Float64))
     return scored
+
+
+def _iteration(frame: pl.DataFrame) -> int:
+    """Return the iteration that sampled ``frame``; any for one without rows."""
+    return int(frame["iteration"][0]) if frame.height else 1
 
 
 def estimated_kl(

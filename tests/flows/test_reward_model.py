@@ -51,8 +51,9 @@ def test_its_base_may_be_a_smaller_model_of_the_policys_tokenizer(
     base = run(tmp_path, **{"rl.iterations": 1})
     assert base.returncode == 0, base.stdout[-4000:]
     store = ArtifactStore(tmp_path / "runs" / "store")
-    (found,) = [m for m in store.manifests() if m.kind == "base_model"]
-    made = model_directory(store.directory(store.find("base_model", found.key)))
+    (made,) = (store.find("base_model", key) for key in store.keys("base_model"))
+    assert made is not None
+    made = model_directory(store.directory(made))
     small = _half_as_wide(made, tmp_path / "small")
     over = {"reward_model.base": str(small), "rl.iterations": 1}
     done = run(tmp_path, **over)

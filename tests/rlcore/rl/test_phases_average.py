@@ -35,6 +35,11 @@ def two_iterations(phases: Phases) -> tuple[LoopState, list[str]]:
     return state, digests
 
 
+def tables(store: ArtifactStore, kind: str, name: str) -> list[pl.DataFrame]:
+    found = [store.find(kind, key) for key in store.keys(kind)]
+    return [store.table(ref, name) for ref in found if ref is not None]
+
+
 def test_it_changes_no_weight_and_engines_sample_from_the_weights(
     make_phases: Make, tmp_path: Path
 ) -> None:
@@ -44,13 +49,11 @@ def test_it_changes_no_weight_and_engines_sample_from_the_weights(
         phases = make_phases("quickstart", digits, {**EVERY, "rl.update.ema": ema}, store=store)
         state, digests = two_iterations(phases)
         phases.checkpoints.finish_write()
-        drawn = pl.concat(
-            [store.table(store.find("rollouts", key), "rollouts") for key in store.keys("rollouts")]
-        )
+        drawn = pl.concat(tables(store, "rollouts", "rollouts"))
         found.append((digests, drawn.sort("trajectory_id")["response"].to_list()))
         kept = {"1", "2"} if ema else None
         assert (state.averaged and set(state.averaged)) == kept
-        names = set(store.table(store.find("metrics", "run/000002"), "metrics")["name"])
+        names = set(pl.concat(tables(store, "metrics", "metrics"))["name"])
         assert ("ema/val/accuracy" in names) == bool(ema)
         assert "val/accuracy" in names
     assert found[0] == found[1]
