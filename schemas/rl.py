@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.algorithm import SEQUENCE_RATIOS, Algorithm, Options
 from schemas.errors import did_you_mean
-from schemas.names import REWARD_MODEL, brought_model, portable_name
+from schemas.names import REWARD_MODEL, brought_model, is_model, portable_name
 from schemas.optimizer import Optimizer, rest_of
 from schemas.presets import PRESETS, overlay
 from schemas.rollout import RolloutSection
@@ -67,6 +67,11 @@ class RewardSection(Section):
     """
 
     functions: tuple[RewardFunction, ...] = Field(min_length=1, description="terms of the sum")
+    ensemble: Literal["sum", "min"] = Field(
+        default="sum",
+        description="what several reward models add: the sum of weight x score, or the least of"
+        " them, which is harder to overfit (arXiv 2310.02743)",
+    )
     offset: float = Field(default=0.0, description="added to the sum; weight 2, offset -1: +1/-1")
     timeout_s: float = Field(
         default=10.0, gt=0, description="seconds that one function may take for one row"
@@ -96,6 +101,15 @@ class RewardSection(Section):
     max_timeout_fraction: float = Field(
         default=0.2, ge=0, le=1, description="share of rows that timed out, above which a run stops"
     )
+
+    @rule
+    def _an_ensemble_has_members(self) -> Iterator[str]:
+        count = sum(is_model(f.name) and f.weight != 0 for f in self.functions)
+        if self.ensemble == "min" and count < 2:
+            yield (
+                f"ensemble = 'min' is of several reward models and functions has {count} with a"
+                " weight; name two, or leave it out"
+            )
 
     @rule
     def _something_counts(self) -> Iterator[str]:

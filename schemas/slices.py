@@ -45,6 +45,7 @@ NOT_IN_KEYS: dict[str, set[str]] = {
 IN_KEYS_IF_SET = (
     ("model", "adapter"),
     ("model", "stop_tokens"),
+    ("reward", "ensemble"),
     ("rl", "enabled"),
     ("rl", "rollout", "stop"),
     ("rl", "update", "ema"),

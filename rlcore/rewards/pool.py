@@ -126,7 +126,8 @@ class RewardPool:
 
         Raises RewardFailureError as soon as more rows are unscored than the recipe allows of all.
         """
-        rewards = [self._combined(row, parts) for row, parts in self._parts(rows)]
+        without = [self._combined(row, parts) for row, parts in self._parts(rows)]
+        rewards = list(without)
         for function in self._model_functions:
             scored = [
                 i for i, row in enumerate(rows) if function.scores(row.data_source, row.style)
@@ -134,6 +135,8 @@ class RewardPool:
             values = self._models[function.name].scores([rows[i] for i in scored]) if scored else []
             for i, value in zip(scored, values, strict=True):
                 rewards[i] = add_model_score(rewards[i], function, value)
+        if self._section.ensemble == "min":
+            rewards = [self._with_least(*pair) for pair in zip(without, rewards, strict=True)]
         offset = self._section.offset
         return [
             reward
@@ -141,6 +144,17 @@ class RewardPool:
             else replace(reward, score=reward.score + offset)
             for reward in rewards
         ]
+
+    def _with_least(self, without: Reward, summed: Reward) -> Reward:
+        """Return ``summed`` with the least that a model adds to ``without`` in place of the sum."""
+        added = [
+            function.weight * summed.parts[function.name]
+            for function in self._model_functions
+            if function.weight and function.name in summed.parts
+        ]
+        if without.score is None or summed.score is None or not added:
+            return summed
+        return replace(summed, score=without.score + min(added))
 
     def _parts(self, rows: Sequence[RewardRow]) -> list[tuple[RewardRow, Parts]]:
         if self._calls is None or not rows:

@@ -307,6 +307,36 @@ def test_of_an_episode_it_reads_what_the_policy_said() -> None:
     assert conversation(row("t", "five"), observations=True)[-1]["content"] == "five"
 
 
+class Says:
+    """A reward model that says the same of every response."""
+
+    def __init__(self, value: float | str) -> None:
+        self._value = value
+
+    def scores(self, rows: list[RewardRow]) -> list[float | str]:
+        return [self._value for _ in rows]
+
+
+def summed(ensemble: str, **models: float | str) -> Any:
+    """The reward of one response that the environment gives 1, by models of weight 2."""
+    named = [{"name": f"reward_model:{name}", "weight": 2.0} for name in models]
+    functions = [{"name": "environment", "options": {"success_at": 1.0}}, *named]
+    section = RewardSection.model_validate({"functions": functions, "ensemble": ensemble})
+    said: Any = {f"reward_model:{name}": Says(value) for name, value in models.items()}
+    pool = RewardPool([], section, timeout_s=5, models=said)
+    return pool.score([row("t", "five", turn_rewards=[1.0])])[0]
+
+
+def test_an_ensemble_adds_the_sum_or_the_least() -> None:
+    assert summed("sum", a=0.5, b=-0.25).score == 1.5
+    least = summed("min", a=0.5, b=-0.25)
+    assert least.score == 0.5
+    assert least.parts == {"environment": 1.0, "reward_model:a": 0.5, "reward_model:b": -0.25}
+    assert summed("min", a=0.5, b="no answer").score is None
+    with pytest.raises(ValueError, match="ensemble = 'min' is of several reward models"):
+        summed("min", a=0.5)
+
+
 @pytest.mark.parametrize("weight", [2.0, 0.0])
 def test_the_pool_adds_what_models_say_by_their_weights(
     saved: Callable[..., Path], weight: float
