@@ -24,6 +24,7 @@ from flows.cli import main
 from rlcore.store.artifacts import ArtifactStore
 from tests.conftest import HOME
 from tests.flows.small_run import INLINE, ROOT, SMALL
+from tests.tiers import fast
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -119,7 +120,7 @@ run_inline(lambda: long, debug=False, quiet=False, recipe="quickstart")
 """
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("end", fast([signal.SIGINT, signal.SIGKILL], signal.SIGINT))
 def test_a_run_of_a_terminal_is_watched_and_ends_by_ctrl_c(
     end: signal.Signals,
     prefect_server: str,

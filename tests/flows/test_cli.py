@@ -14,6 +14,7 @@ from schemas.model import FromScratch, ModelSection
 COMMAND = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=rloo env.rollout.n=4 ..."
 
 
+@pytest.mark.slow
 def test_from_verl_writes_a_recipe_that_can_be_planned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

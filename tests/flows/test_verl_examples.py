@@ -13,6 +13,7 @@ import yaml
 from flows.cli import main
 from rlcore.recipes.load import load_recipe
 from tests.inputs import SHARED, reads
+from tests.tiers import fast
 
 EXAMPLES = SHARED / "reference" / "verl_examples"
 LENGTHS = ("data.max_prompt_tokens", "rl.rollout.max_new_tokens")
@@ -66,8 +67,15 @@ def _scripts() -> list[Path]:
     return sorted(EXAMPLES.glob("*.sh"))
 
 
+EVERY_CHANGE = (
+    "ascend_extras-gspo_trainer-run_qwen3_32b_fsdp",
+    "ppo_trainer-run_qwen3_8b_fsdp",
+    "remax_trainer-run_qwen3_8b_fsdp",
+)
+
+
 @reads(EXAMPLES)
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", fast(RECIPES, *EVERY_CHANGE))
 def test_text_with_an_objective_that_there_is_becomes_a_recipe(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import pytest
 from rlcore.rl.prompts import PromptRows, PromptStream, take_prompts
 from schemas.errors import UserError
 from schemas.rl import RLSection
+from tests.tiers import fast
 
 
 def test_one_epoch_takes_every_prompt_once() -> None:
@@ -32,7 +33,7 @@ def test_too_few_prompts_is_said() -> None:
         take_prompts(10, cursor=0, count=64, seed=0)
 
 
-@pytest.mark.parametrize("before", [1, 3, 4, 7, 12])
+@pytest.mark.parametrize("before", fast([1, 3, 4, 7, 12], 4, 12))
 @pytest.mark.parametrize("after", [1, 2, 5, 12, 20])
 def test_a_fork_with_other_rounds_takes_no_prompt_twice(before: int, after: int) -> None:
     """From wherever the other run was; it skips less than one round."""
