@@ -27,7 +27,7 @@ from rlcore.plan.hosts import layout_lines
 from rlcore.plan.machine import Fit, check_machine
 from rlcore.plan.rehearsal import Rehearsal, rehearse
 from rlcore.results.compare import recipe_differences
-from rlcore.rewards.judges.setup import JudgeSetup, cache_folder, check_keys, run_of
+from rlcore.rewards.judges.setup import check_keys, setup_of
 from rlcore.rewards.registry import check_recipe_functions
 from rlcore.rl.fork import beyond
 from rlcore.rollout.turns import TurnEncoder
@@ -243,8 +243,7 @@ def _check_reward_models(recipe: Recipe, new_tokens: int) -> None:
         else:
             from rlcore.rewards.judges.reward_model import probe_model  # loads its HTTP client
 
-            setup = JudgeSetup({}, cache_folder(recipe.store), run_of(recipe))
-            probe_model(name, model, setup)
+            probe_model(name, model, setup_of(recipe, {}))
 
 
 def _check_engine(recipe: Recipe) -> None:

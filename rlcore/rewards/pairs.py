@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcore.rewards.judge import JudgeFunction
-from rlcore.rewards.judges.setup import JudgeSetup, cache_folder, prepare_cache, run_of
+from rlcore.rewards.judges.setup import prepare_cache, setup_of
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored_rows import check_unscored
 from schemas.names import JUDGE
@@ -62,7 +62,7 @@ def compare(
     (``rows`` says what they are, in the plural), CallsSpent when the run may ask no more, and
     UserError without the judge's key.
     """
-    setup = JudgeSetup({judge: recipe.judges[judge]}, cache_folder(recipe.store), run_of(recipe))
+    setup = setup_of(recipe, {judge: recipe.judges[judge]})
     prepare_cache(setup, recipe.store, log)
     asked = [number for number, pair in enumerate(pairs) if pair.first != pair.second]
     questions = [_row(pairs[number], swapped) for number in asked for swapped in (False, True)]

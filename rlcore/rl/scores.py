@@ -12,6 +12,7 @@ from rlcore.learner.pool import LearnerFuture
 from rlcore.models.ragged import from_arrays
 from rlcore.rl.batch import sequences_of
 from rlcore.rl.roles import RLWorkers
+from rlcore.rl.update import iteration_of
 from schemas.rl import RLSection
 
 
@@ -28,7 +29,10 @@ def with_scores(
     """
     sequences = sequences_of(frame)
     reference, critic, kl = workers.reference, workers.critic, rl.algorithm.kl
-    temperature, is_due = rl.rollout.temperature, kl.is_due(_iteration(frame))
+    temperature, is_due = (
+        rl.rollout.temperature,
+        kl.is_due(iteration_of(frame) if frame.height else 1),
+    )
     exact = is_due and kl.estimator == "full"
     calls: dict[str, Callable[[], LearnerFuture[Any]]] = {}
     if not fused:
@@ -59,11 +63,6 @@ def with_scores(
         estimate = estimated_kl(old, ref, sequences.loss_mask, kl.estimator)
         scored = scored.with_columns(from_arrays("kl", estimate, pl.Float64))
     return scored
-
-
-def _iteration(frame: pl.DataFrame) -> int:
-    """Return the iteration that sampled ``frame``; any for one without rows."""
-    return int(frame["iteration"][0]) if frame.height else 1
 
 
 def estimated_kl(

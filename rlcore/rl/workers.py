@@ -19,13 +19,7 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.models.classifier import check_reads_ids, is_own, located
 from rlcore.models.shape import model_parameters
 from rlcore.models.weight_files import remove_abandoned_weights
-from rlcore.rewards.judges.setup import (
-    JudgeSetup,
-    cache_folder,
-    judge_setup,
-    prepare_cache,
-    run_of,
-)
+from rlcore.rewards.judges.setup import judge_setup, prepare_cache, setup_of
 from rlcore.rewards.pool import BroughtModel, OwnModel, RewardPool
 from rlcore.rl.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.hardware import AUTO
@@ -277,7 +271,7 @@ class Workers:
         """``directory``: the model's; None for one that is served."""
         recipe, placement = self.recipe, Placement()
         if directory is None:
-            setup = JudgeSetup({}, cache_folder(recipe.store), run_of(recipe))
+            setup = setup_of(recipe, {})
             prepare_cache(setup, recipe.store, self._log)
             kind, built_with = SERVED_MODEL, (name, model, setup)
         elif is_own(directory):

@@ -53,9 +53,12 @@ class JudgeSetup:
 def judge_setup(recipe: Recipe) -> JudgeSetup | None:
     """Return the setup of a recipe's judges, None where its reward asks none."""
     used = judges_used(recipe.judges, recipe.reward.functions)
-    if not used:
-        return None
-    return JudgeSetup(used, cache_folder(recipe.store), run_of(recipe))
+    return setup_of(recipe, used) if used else None
+
+
+def setup_of(recipe: Recipe, judges: Mapping[str, Judge]) -> JudgeSetup:
+    """Return the setup of ``judges`` alone; of none, it is that of served reward models."""
+    return JudgeSetup(judges, cache_folder(recipe.store), run_of(recipe))
 
 
 def cache_folder(store: str) -> Path:

@@ -15,6 +15,7 @@ from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
+from rlcore.rl.validation import Validation
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
 from schemas.rl import RLSection
@@ -57,6 +58,33 @@ def test_it_changes_no_weight_and_engines_sample_from_the_weights(
         assert ("ema/val/accuracy" in names) == bool(ema)
         assert "val/accuracy" in names
     assert found[0] == found[1]
+
+
+def test_a_run_that_ends_while_the_average_is_held_continues_as_if_it_had_not(
+    make_phases: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of the average may reach a checkpoint as the weights."""
+    over = {**EVERY, "rl.update.ema": 0.5}
+    whole = make_phases("quickstart", digits, over, store=ArtifactStore(str(tmp_path / "whole")))
+    expected = two_iterations(whole)
+    killed = make_phases("quickstart", digits, over, store=ArtifactStore(str(tmp_path / "killed")))
+    run, calls = Validation.run, []
+
+    def ends(validation: Validation, *arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:  # of the start, of the weights, of their average
+            raise KeyboardInterrupt
+        return run(validation, *arguments)
+
+    monkeypatch.setattr(Validation, "run", ends)
+    with pytest.raises(KeyboardInterrupt):
+        two_iterations(killed)
+    monkeypatch.setattr(Validation, "run", run)
+    killed.checkpoints.finish_write()
+    again = make_phases("quickstart", digits, over, store=ArtifactStore(str(tmp_path / "killed")))
+    state, digests = two_iterations(again)
+    assert digests == expected[1]
+    assert state.averaged == expected[0].averaged
 
 
 @pytest.mark.parametrize("better", [True, False])
