@@ -123,8 +123,8 @@ class KL(Section):
             )
         if self.every > 1 and self.where != "monitor":
             yield (
-                f"every = {self.every} leaves out measurements and where = {self.where!r} needs the"
-                " KL in each iteration; set where to 'monitor' or every to 1"
+                f"every = {self.every} is of a KL that is only measured and where = {self.where!r};"
+                " set where to 'monitor' or every to 1"
             )
         if self.where == "reward" and self.estimator.endswith("+"):
             yield (

@@ -24,6 +24,15 @@ def test_a_kl_that_weighs_nothing_loads_no_reference(fields: dict[str, Any], wan
     assert KL.model_validate(fields).uses_reference is wanted
 
 
+def test_a_monitored_kl_is_due_from_the_first_iteration_on() -> None:
+    kl = KL(where="monitor", every=3)
+    assert [number for number in range(1, 9) if kl.is_due(number)] == [1, 4, 7]
+    assert not any(KL().is_due(number) for number in range(1, 9))
+    for where in ("none", "loss", "reward"):
+        with pytest.raises(ValueError, match=f"every = 3 .* only measured and where = '{where}'"):
+            KL.model_validate({"where": where, "every": 3})
+
+
 def test_a_function_of_the_users_gets_what_the_recipe_provides() -> None:
     """It may read gamma and options, which a built-in estimator may refuse."""
     mine = Algorithm.model_validate(
