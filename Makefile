@@ -10,6 +10,7 @@
 # make lint       ruff and pyright; make format changes what ruff can
 # make chaos      deals N=12 blows to runs (kills, hangs, full disks, silent buckets); fails if one loses anything
 # make bench      runs BENCH=speed (beside TRL and the machine's rates), or another benchmark; fails if a bound is broken
+# make screenshots  pictures of the newest runs' pages on the server of make up, in runs/screenshots; SITE=.prefect
 # make architectures  takes a small model of each class through the pipeline; writes its page
 # make versions   records the code of each stage: under its raised version, or as code of equal results
 # make docs       writes the generated pages of docs/reference, and docs/recipe.schema.json
@@ -27,7 +28,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 # Heavy imports take seconds longer in every process if their bytecode is not cached.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run study packages test test-slow chaos bench architectures docs site versions lint format env up down clean-env
+.PHONY: help run study packages test test-slow chaos bench screenshots architectures docs site versions lint format env up down clean-env
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
@@ -86,6 +87,10 @@ chaos: $(STAMP)
 BENCH ?= speed
 bench: $(STAMP)
 	@exec $(BIN)/python -m tests.bench $(BENCH)
+
+SITE ?= .prefect
+screenshots: $(STAMP)
+	@exec $(BIN)/python -m tests.screenshots --home $(SITE)
 
 architectures: $(STAMP)
 	@exec $(BIN)/python -m tests.architectures --write

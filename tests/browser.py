@@ -82,9 +82,9 @@ class Browser:
             time.sleep(POLL_S)
         return value
 
-    def picture(self, path: Path, *, height: int = HEIGHT) -> None:
-        """Write what the page shows, ``height`` pixels of it, as a PNG."""
-        size = {"width": WIDTH, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    def picture(self, path: Path, *, width: int = WIDTH, height: int = HEIGHT) -> None:
+        """Write what the page shows, so many pixels of it, as a PNG."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         time.sleep(POLL_S)
         shot = self.call("Page.captureScreenshot", format="png")

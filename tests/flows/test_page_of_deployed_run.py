@@ -1,6 +1,5 @@
 """A deployed run's page in headless Chromium: while it goes, cancelled, and after a kill -9."""
 
-import base64
 import json
 import os
 import shutil
@@ -27,6 +26,7 @@ from tests.browser import Browser, opened
 from tests.flows.small_run import INLINE, SMALL
 from tests.flows.test_browser import DRAWN, forwarded
 from tests.flows.test_local import UP, environment, python
+from tests.screenshots import pictures, sign_in
 from tests.tasks.runtime.test_webhook import Receiver
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
@@ -139,6 +139,8 @@ def test_a_page_tells_what_a_run_had_and_why_it_ended(
                 os.kill(pid, signal.SIGKILL)
                 words = ("crashed", "Why it ended", "-9")
             site.wait(client, run, "quickstart-run", "Why it ended")
+            taken = {path.name for path in pictures(site.home, site.port, tmp_path)}
+            assert {"rl-pipeline-page.png", "rl-pipeline-quickstart-run.png"} <= taken
             page.shows(site.shown(client, run), "quickstart-run", *words, "in the stage rl")
         crashes = [body["flow_run"] for body in receiver.wait_for(0 if end == "stop" else 1)]
         assert crashes == ([] if end == "stop" else [str(run)])
@@ -166,11 +168,7 @@ class _Page:
         ``words`` stand in that of ``key``."""
         assert set(KEYS) <= set(artifacts)
         base = f"http://127.0.0.1:{self.port}"
-        secret = base64.b64encode(password(self.home).strip().encode()).decode()
-        self.browser.open(f"{base}/login")
-        ready = f"location.origin === '{base}' && document.readyState === 'complete'"
-        self.browser.wait(ready)
-        self.browser.ask(f"localStorage.setItem('prefect-password', '{secret}')")
+        sign_in(self.browser, base, self.home)
         for ui in ("", "/v2"):
             for name, artifact in artifacts.items():
                 self.browser.open(f"{base}{ui}/artifacts/artifact/{artifact.id}")
