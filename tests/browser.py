@@ -61,6 +61,13 @@ class Browser:
         """Navigate to ``url``; what the page then loads is to be waited for (``wait``)."""
         self.call("Page.navigate", url=url)
 
+    def sign_in(self, base: str, password: str) -> None:
+        """Give Prefect's UI at ``base`` the password of its server."""
+        secret = base64.b64encode(password.strip().encode()).decode()
+        self.open(f"{base}/login")
+        self.wait(f"location.origin === '{base}' && document.readyState === 'complete'")
+        self.ask(f"localStorage.setItem('prefect-password', '{secret}')")
+
     def ask(self, expression: str) -> Any:
         """Return the value of a JavaScript expression in the page; a promise is awaited."""
         answer = self.call(

@@ -7,7 +7,6 @@ python -m tests.screenshots [FOLDER] [--home .prefect]
 """
 
 import argparse
-import base64
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from flows import services
 from flows.local import HOME, client_settings, password
 from flows.paths import ROOT
-from tests.browser import Browser, opened
+from tests.browser import opened
 
 FOLDER = ROOT / "runs" / "screenshots"
 WIDTH, HEIGHT = 1280, 1600  # pixels
@@ -63,7 +62,7 @@ def pictures(home: Path, port: int, folder: Path) -> Iterator[Path]:
         tempfile.TemporaryDirectory() as profile,
         opened(Path(profile)) as browser,
     ):
-        sign_in(browser, base, home)
+        browser.sign_in(base, password(home))
         for flow, run in _newest(client):
             pages = {"page": f"/runs/flow-run/{run.id}"}
             only = ArtifactFilterFlowRunId.model_validate({"any_": [run.id]})
@@ -77,14 +76,6 @@ def pictures(home: Path, port: int, folder: Path) -> Iterator[Path]:
                 path = folder / f"{flow}-{name}.png"
                 browser.picture(path, width=WIDTH, height=HEIGHT)
                 yield path
-
-
-def sign_in(browser: Browser, base: str, home: Path) -> None:
-    """Give the UI at ``base`` the password that the server of ``home`` asks for."""
-    secret = base64.b64encode(password(home).strip().encode()).decode()
-    browser.open(f"{base}/login")
-    browser.wait(f"location.origin === '{base}' && document.readyState === 'complete'")
-    browser.ask(f"localStorage.setItem('prefect-password', '{secret}')")
 
 
 def _newest(client: SyncPrefectClient) -> Iterator[tuple[str, FlowRun]]:

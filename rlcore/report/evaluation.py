@@ -48,9 +48,10 @@ class EvaluationTable:
     others: Sequence[EvaluationRow]
 
     @property
-    def shown(self) -> list[EvaluationRow]:
-        """All rows but those of ``others`` that are 0 of every label."""
-        return [*self.rows, *(row for row in self.others if not row.is_zero)]
+    def parts(self) -> dict[str, list[EvaluationRow]]:
+        """``rows`` by the part of the test split."""
+        names = dict.fromkeys(row.part for row in self.rows)
+        return {name: [row for row in self.rows if row.part == name] for name in names}
 
 
 def of_checkpoints(eval_results: pl.DataFrame | None) -> EvaluationTable | None:

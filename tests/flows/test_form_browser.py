@@ -14,7 +14,7 @@ from flows.retrain import retrain
 from flows.rl_pipeline import rl_pipeline
 from schemas.stages import Stage
 from tests.browser import opened
-from tests.flows.test_browser import log_in
+from tests.conftest import HOME
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 FIELD = "[...document.querySelectorAll('.schema-form-property')].find(f => f.innerText.startsWith"
@@ -55,7 +55,7 @@ def test_stages_are_chosen_and_the_run_gets_them(
     """A stage that is typed can be misspelt, and the run fails once the worker has it."""
     base = f"http://127.0.0.1:{urlsplit(prefect_server).port or 0}"
     with opened(tmp_path / "profile") as browser:
-        log_in(browser, base)
+        browser.sign_in(base, (HOME / "password").read_text())
         browser.open(f"{base}/deployments/deployment/{deployment}/run")
         browser.wait(f"{FIELD}('until')) && {FIELD}('refresh'))?.querySelector('select') && true")
         assert "stages that are made again" in browser.ask(f"{FIELD}('refresh')).innerText")
@@ -83,7 +83,7 @@ def test_the_other_interface_has_both_too(
 ) -> None:
     base = f"http://127.0.0.1:{urlsplit(prefect_server).port or 0}"
     with opened(tmp_path / "profile") as browser:
-        log_in(browser, base)
+        browser.sign_in(base, (HOME / "password").read_text())
         browser.open(f"{base}/v2/deployments/deployment/{deployment}/run")
         browser.wait("document.body?.innerText.includes('the stage after which the run ends')")
         text = browser.ask("document.body.innerText")

@@ -26,7 +26,7 @@ from tests.browser import Browser, opened
 from tests.flows.small_run import INLINE, SMALL
 from tests.flows.test_browser import DRAWN, forwarded
 from tests.flows.test_local import UP, environment, python
-from tests.screenshots import pictures, sign_in
+from tests.screenshots import pictures
 from tests.tasks.runtime.test_webhook import Receiver
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
@@ -168,7 +168,7 @@ class _Page:
         ``words`` stand in that of ``key``."""
         assert set(KEYS) <= set(artifacts)
         base = f"http://127.0.0.1:{self.port}"
-        sign_in(self.browser, base, self.home)
+        self.browser.sign_in(base, password(self.home))
         for ui in ("", "/v2"):
             for name, artifact in artifacts.items():
                 self.browser.open(f"{base}{ui}/artifacts/artifact/{artifact.id}")

@@ -137,6 +137,7 @@ def test_evaluation_has_a_column_per_checkpoint(facts: Facts) -> None:
         "greedy/aborted": (0.0, 0.0, 0.0),
         "greedy/unscored": (0.0, 0.0, 0.1),
         "greedy/acc": (0.02, 0.6, 0.98),
+        "greedy/response_length/mean": (8.0, 7.5, 6.0),
     }
     rows = [
         {
@@ -154,13 +155,22 @@ def test_evaluation_has_a_column_per_checkpoint(facts: Facts) -> None:
         for checkpoint, value in zip(("base", "sft", "rl"), values, strict=True)
     ]
     text = _parts(replace(facts, eval_results=pl.DataFrame(rows)))["evaluation"]
-    table = [line for line in text.splitlines() if line.startswith("|")]
-    assert table[0] == "| data | metric | base | sft | rl | prompts / samples |"
-    assert table[2] == (
-        "| arithmetic | greedy/acc | **0.020** 0.010 to 0.030"
-        " | **0.600** 0.590 to 0.610 | **0.980** 0.970 to 0.990 | 512 / 1 |"
-    ), "accuracy comes first"
-    assert len(table) == 4
+    lines = [line.strip() for line in text.splitlines()]
+    start = lines.index("### arithmetic: 512 prompts")
+    assert lines[start + 2 : start + 6] == [
+        "| metric | base | sft | rl |",
+        "|:-|:-|:-|:-|",
+        "| greedy/acc | **0.020** 0.010 to 0.030"
+        " | **0.600** 0.590 to 0.610 | **0.980** 0.970 to 0.990 |",
+        "",
+    ], "accuracy comes first"
+    others = lines.index("### Scores, lengths, failures")
+    assert lines[others + 2 : others + 6] == [
+        "| data | metric | base | sft | rl |",
+        "|:-|:-|:-|:-|:-|",
+        "| arithmetic | greedy/unscored | 0.000 | 0.000 | 0.100 |",
+        r"| arithmetic | greedy/response\_length/mean | 8 | 7.5 | 6 |",
+    ]
     assert "0 of every checkpoint: greedy/aborted." in text
 
 
