@@ -28,7 +28,6 @@ from flows.commands.sql import add_sql, add_tables
 from flows.commands.status import add_status
 from flows.commands.store import add_store
 from flows.commands.up import add_deploy, add_down, add_open, add_up
-from flows.commands.wandb import add_wandb
 from flows.commands.worker import add_worker
 from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
@@ -42,7 +41,7 @@ ADD = (  # each adds its subcommand to the subparsers
     *(add_open, add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask),
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor),
-    *(add_completion, add_rerun, add_replay, add_export, add_wandb, add_evaluate),
+    *(add_completion, add_rerun, add_replay, add_export, add_evaluate),
     *(add_export_data, add_fork, add_evolve, add_champions, add_worker, add_store, add_models),
 )
 FAILED, WRONG, UNREAD = 1, 2, 141  # docs/reference/exit_codes.md, as INTERRUPTED

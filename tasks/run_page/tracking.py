@@ -1,10 +1,9 @@
 """Curves in wandb: a view of the metrics tables, which never delays or stops a run.
 
-The only file that imports wandb. During a run, a separate thread imports, opens and sends,
-so that no iteration waits for it; its first error is logged and the others are ignored. Afterwards
-``rebuild`` makes a wandb run from the metrics tables: that one is whole whatever the live one
-missed, since segments that were recorded offline under one id replace each other when they are
-synchronised (wandb/wandb#3841, #5865).
+The only file that imports wandb. A separate thread imports, opens and sends, so that no iteration
+waits for it; its first error is logged and the others are ignored. Segments that were recorded
+offline under one id replace each other when they are synchronised (wandb/wandb#3841, #5865), so a
+resumed RL stage logs its earlier iterations again (``Tracker.log_table``).
 """
 
 import os
@@ -19,14 +18,11 @@ from typing import Any
 
 import polars as pl
 
-from schemas.errors import UserError
 from schemas.recipe import Recipe
 
 INIT_S = 60.0  # a server that has not answered by then is given up
 FINISH_S = 20.0  # for what is unsent at the end of a run
-REBUILD_S = 300.0  # the same of a rebuilt run
 CLOSE_S = 30.0  # for opening and finishing together
-KEY, MODE = "WANDB_API_KEY", "WANDB_MODE"
 # Each stage counts its own steps; wandb plots a metric over the step of its stage, so that a
 # resumed run may repeat steps and two stages may overlap.
 STEP_METRICS = {
@@ -73,9 +69,20 @@ class Tracker:
         """
         settings = None
         if recipe.tracking.wandb:
-            settings = _settings(recipe, directory, run_id, name, _mode())
-            if settings["mode"] == "online":
-                settings["resume"] = "allow"
+            directory.mkdir(parents=True, exist_ok=True)
+            default = "online" if os.environ.get("WANDB_API_KEY") else "offline"
+            mode = os.environ.get("WANDB_MODE") or default
+            settings = {
+                "project": recipe.tracking.project,
+                "entity": recipe.tracking.entity,
+                "id": run_id,
+                "name": name,
+                "mode": mode,
+                "resume": "allow" if mode == "online" else None,
+                "dir": str(directory.absolute()),
+                "config": recipe.model_dump(mode="json"),
+                "tags": [recipe.name],
+            }
         tracker = cls(settings, warn)
         try:
             yield tracker
@@ -102,9 +109,14 @@ class Tracker:
             self._on_step = _ignored
 
     def log_table(self, metrics: pl.DataFrame) -> None:
-        """Queue every step of a Metrics table, as ``log`` does."""
-        for stage, step, values in rows_of(metrics):
-            self.log(values, step=step, stage=stage)
+        """Queue every step of a stage's Metrics table, as ``log`` does.
+
+        A value that was not finite is left out; of one that is there twice the last counts.
+        """
+        ordered = metrics.drop_nulls("value").sort("step", maintain_order=True)
+        table = ordered.select("stage", "step", "name", "value")
+        for (stage, step), values in groupby(table.iter_rows(), key=itemgetter(0, 1)):
+            self.log({name: value for _, _, name, value in values}, step=step, stage=stage)
 
     def close(self) -> None:
         """Send what is queued and end; gives up after ``CLOSE_S`` seconds."""
@@ -115,71 +127,39 @@ class Tracker:
         if self._thread.is_alive():
             self._warn(
                 f"wandb did not finish within {CLOSE_S:.0f} s, so its curves may be cut short;"
-                " `rl-pipeline wandb RUN` makes them again"
+                " its metrics are recorded all the same"
             )
         self._thread = None
 
     def _send(self, settings: dict[str, Any]) -> None:
         try:
-            with _open(settings, FINISH_S) as run:
-                curves = _Curves(run)
-                while (row := self._queue.get()) is not None:
-                    curves.log(*row)
+            import wandb
+
+            run = wandb.init(
+                **settings,
+                settings=wandb.Settings(
+                    console="off",
+                    silent=True,
+                    disable_git=True,
+                    save_code=False,
+                    init_timeout=INIT_S,
+                    finish_timeout=FINISH_S,
+                    finish_timeout_raises=True,
+                ),
+            )
+            curves = _Curves(run)
+            while (row := self._queue.get()) is not None:
+                curves.log(*row)
+            run.finish()
         except Exception as error:  # noqa: BLE001  training continues without its curves
             self._warn(
-                f"wandb is off for this run ({type(error).__name__}: {error});"
-                " `rl-pipeline wandb RUN` makes its curves afterwards"
+                f"wandb is off for this run ({type(error).__name__}: {error}); its metrics are"
+                " recorded all the same"
             )
 
 
 def _ignored(step: int, metrics: Mapping[str, float]) -> None:
     del step, metrics
-
-
-def rebuild(
-    recipe: Recipe, directory: Path, *, run_id: str, name: str, metrics: pl.DataFrame, online: bool
-) -> tuple[str, bool]:
-    """Make one wandb run of all ``metrics`` (a Metrics table); return its URL and True, or its
-    folder below ``directory``/wandb and False where it is offline.
-
-    Its id is ``run_id`` with "-rebuilt": what a live run holds twice, or lacks, cannot be
-    corrected. Made again, it replaces itself. ``online``: demanded; otherwise as WANDB_API_KEY and
-    WANDB_MODE say. Raises UserError where nobody is logged in, or wandb does not take the run.
-    """
-    if online:
-        _check_login()
-    mode = "online" if online or _mode() == "online" else "offline"
-    settings = _settings(recipe, directory, f"{run_id}-rebuilt", f"{name} (rebuilt)", mode)
-    import wandb
-
-    try:
-        with _open(settings, REBUILD_S) as run:
-            curves = _Curves(run)
-            for row in rows_of(metrics):
-                curves.log(*row)
-            url, folder = run.url, Path(run.dir).parent
-    except (wandb.Error, TimeoutError) as error:
-        raise UserError(
-            f"wandb did not take the run ({type(error).__name__}: {error}); with WANDB_MODE=offline"
-            " it is written to disk, for `wandb sync`"
-        ) from None
-    return (str(url), True) if mode == "online" else (str(folder), False)
-
-
-def rows_of(metrics: pl.DataFrame) -> Iterator[Row]:
-    """Yield each step of a Metrics table once, by stage in the order of ``STEP_METRICS``.
-
-    A value that was not finite is left out; of one that is there twice the last counts.
-    """
-    ordered = pl.Enum(list(STEP_METRICS))
-    table = (
-        metrics.drop_nulls("value")
-        .with_columns(pl.col("stage").cast(ordered))
-        .sort("stage", "step", maintain_order=True)
-        .select("stage", "step", "name", "value")
-    )
-    for (stage, step), values in groupby(table.iter_rows(), key=itemgetter(0, 1)):
-        yield stage, step, {name: value for _, _, name, value in values}
 
 
 class _Curves:
@@ -222,58 +202,3 @@ def _name(stage: str, name: str) -> str:
     head = name.partition("/")[0]
     supervised = head in STEP_METRICS
     return name if head == stage or (stage == "rl" and not supervised) else f"{stage}/{name}"
-
-
-@contextmanager
-def _open(settings: Mapping[str, Any], finish_s: float) -> Iterator[Any]:
-    """Yield the run of ``wandb.init(**settings)``; at the end, wait up to ``finish_s`` seconds for
-    what is unsent, and raise TimeoutError where that does not do."""
-    import wandb
-
-    run = wandb.init(
-        **settings,
-        settings=wandb.Settings(
-            console="off",
-            silent=True,
-            disable_git=True,
-            save_code=False,
-            init_timeout=INIT_S,
-            finish_timeout=finish_s,
-            finish_timeout_raises=True,
-        ),
-    )
-    yield run
-    run.finish()
-
-
-def _mode() -> str:
-    return os.environ.get(MODE) or ("online" if os.environ.get(KEY) else "offline")
-
-
-def _check_login() -> None:
-    """Raise UserError unless a key is in the environment, or where ``wandb login`` leaves it."""
-    if os.environ.get(KEY):
-        return
-    if (mode := os.environ.get(MODE, "online")) != "online":
-        raise UserError(f"--online and {MODE}={mode} contradict each other; drop one of them")
-    import wandb
-
-    if not wandb.login(prompt=False, verify=False):
-        raise UserError(
-            f"wandb has no API key: set {KEY}, or log in (wandb login); without --online the run is"
-            " written to disk, for `wandb sync`"
-        )
-
-
-def _settings(recipe: Recipe, directory: Path, run_id: str, name: str, mode: str) -> dict[str, Any]:
-    directory.mkdir(parents=True, exist_ok=True)
-    return {
-        "project": recipe.tracking.project,
-        "entity": recipe.tracking.entity,
-        "id": run_id,
-        "name": name,
-        "mode": mode,
-        "dir": str(directory.absolute()),
-        "config": recipe.model_dump(mode="json"),
-        "tags": [recipe.name],
-    }

@@ -14,10 +14,9 @@ import pytest
 
 from flows.paths import ROOT
 from rlcore.results.metrics import metrics_frame
-from schemas.errors import UserError
 from schemas.recipe import Recipe
 from tasks.run_page import tracking
-from tasks.run_page.tracking import Tracker, rebuild, rows_of
+from tasks.run_page.tracking import Tracker
 from tests.tasks.run_page.tracked_run import METRIC, RUN, tracked_recipe
 from tests.tasks.run_page.wandb_server import WandbServer, wandb_server
 
@@ -157,26 +156,6 @@ def _metrics() -> pl.DataFrame:
     return pl.concat(frames)
 
 
-def test_a_rebuilt_run_holds_each_step_once_however_often_it_is_made(
-    server: WandbServer, tmp_path: Path
-) -> None:
-    fewer = _metrics().filter((pl.col("stage") == "sft") | (pl.col("step") < 2))
-    for metrics in (fewer, _metrics()):
-        place, online = rebuild(
-            tracked_recipe(), tmp_path, run_id=RUN, name="n", metrics=metrics, online=True
-        )
-        assert online
-        assert place.endswith(f"/runs/{RUN}-rebuilt")
-    run = f"{RUN}-rebuilt"
-    assert _steps(server, run) == [0, 1, 2, 3]
-    assert server.curve(run, "perf/throughput", STEP) == [(n, 5.0) for n in range(4)]
-    of_sft = server.curve(run, "sft/perf/throughput", "sft/step")
-    assert of_sft == [(n, 9.0) for n in range(1, 8)]
-    assert server.curve(run, "timing_s/step", STEP) == [(3, 2.5)]
-    lines = server.histories[run].values()
-    assert not any(STEP in line and "sft/step" in line for line in lines), "one stage's step on two"
-
-
 def test_a_run_from_nothing_sends_both_stages(server: WandbServer, tmp_path: Path) -> None:
     """As a run does that first trains by SFT; iterations of an earlier attempt are sent, too."""
     warnings: list[str] = []
@@ -220,51 +199,15 @@ def test_a_server_that_hangs_delays_no_run(
     assert "wandb is off" in warnings[0]
 
 
-def test_rows_of_a_stage_that_was_measured_twice() -> None:
-    rows = list(rows_of(_metrics()))
-    assert [(stage, step) for stage, step, _ in rows] == [
-        *(("sft", n) for n in range(1, 8)),
-        *(("rl", n) for n in range(4)),
-    ]
-    assert rows[-1][2] == {
+def test_a_stage_that_was_measured_twice_is_logged_once() -> None:
+    logged: list[tuple[int, dict[str, float]]] = []
+    tracker = Tracker(None, print)
+    with tracker.told(lambda step, metrics: logged.append((step, dict(metrics)))):
+        tracker.log_table(_metrics().filter(stage="rl"))
+    assert [step for step, _ in logged] == [0, 1, 2, 3]
+    assert logged[-1][1] == {
         METRIC: 0.3,
         "perf/throughput": 5.0,
         "timing_s/step": 2.5,
         "reward/my.mod:f/mean": 1.0,
     }
-
-
-def test_without_a_key_it_is_written_to_disk(tmp_path: Path) -> None:
-    place, online = rebuild(
-        tracked_recipe(), tmp_path, run_id=RUN, name="n", metrics=_metrics(), online=False
-    )
-    assert not online
-    (file,) = Path(place).glob("run-*.wandb")
-    assert file.name == f"run-{RUN}-rebuilt.wandb"
-    deadline = time.monotonic() + 300
-    while (written := file.read_bytes()).count(b"sft/perf/throughput") < 7:
-        assert time.monotonic() < deadline, "wandb's own process has not written all rows"
-        time.sleep(0.1)
-    assert written.count(METRIC.encode()) >= 4
-
-
-def test_who_is_not_logged_in_cannot_go_online(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = {"run_id": RUN, "name": "n", "metrics": _metrics(), "online": True}
-    with pytest.raises(UserError, match="--online and WANDB_MODE=offline contradict each other"):
-        rebuild(tracked_recipe(), tmp_path, **arguments)
-    monkeypatch.delenv("WANDB_MODE")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    with pytest.raises(UserError, match="wandb has no API key: set WANDB_API_KEY, or log in"):
-        rebuild(tracked_recipe(), tmp_path, **arguments)
-    assert not (tmp_path / "wandb").exists()
-
-
-def test_a_server_that_refuses_is_one_sentence(
-    server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tracking, "INIT_S", 1.0)
-    server.silent.set()
-    with pytest.raises(UserError, match="wandb did not take the run"):
-        rebuild(tracked_recipe(), tmp_path, run_id=RUN, name="n", metrics=_metrics(), online=False)
