@@ -1,7 +1,6 @@
 """The command line: run, plan, choose or translate a recipe; see and query what runs recorded."""
 
 import argparse
-import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 from flows.commands.ask import add_ask
 from flows.commands.champions import add_champions
 from flows.commands.compare import add_compare
-from flows.commands.completion import add_completion
 from flows.commands.data import add_data
 from flows.commands.doctor import add_doctor
 from flows.commands.evaluate import add_evaluate
@@ -41,7 +39,7 @@ ADD = (  # each adds its subcommand to the subparsers
     *(add_open, add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask),
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor),
-    *(add_completion, add_rerun, add_replay, add_export, add_evaluate),
+    *(add_rerun, add_replay, add_export, add_evaluate),
     *(add_export_data, add_fork, add_evolve, add_champions, add_worker, add_store, add_models),
 )
 FAILED, WRONG, UNREAD = 1, 2, 141  # docs/reference/exit_codes.md, as INTERRUPTED
@@ -62,12 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(arguments: list[str] | None) -> int:
-    parser = create_parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could be typed at the cursor
-        from flows.completion import complete
-
-        complete(parser)
-    options = parser.parse_args(arguments)
+    options = create_parser().parse_args(arguments)
     switch_off()
     set_variables()
     try:

@@ -29,7 +29,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/tasks/runtime/test_caching.py": ("tasks/runtime/pipeline.py",),
     "tests/flows/test_cancel.py": ("flows/cancelling.py", "flows/inline.py"),
     "tests/flows/commands/test_export.py": ("flows/commands/replay.py",),
-    "tests/flows/test_completion.py": ("flows/commands/completion.py",),
     "tests/flows/commands/test_evaluate.py": ("tasks/evaluate_model.py",),
     "tests/flows/test_judged_preferences.py": ("tasks/runtime/sampled_preferences.py",),
     "tests/flows/test_evolve.py": (

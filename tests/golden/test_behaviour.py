@@ -24,6 +24,10 @@ MEANT: dict[str, str] = {
         "an answer is no longer walked token by token",
     ),
     **dict.fromkeys(
+        ("commands/completion", "commands/completion/shell"),
+        "gone: errors name the nearest recipe, key and run",
+    ),
+    **dict.fromkeys(
         ("commands/wandb", *(f"commands/wandb/{name}" for name in ("run", "--online", "--runs"))),
         "gone: a resumed run logs its earlier iterations again",
     ),
