@@ -13,7 +13,7 @@ from flows.commands.doctor import add_doctor
 from flows.commands.evaluate import add_evaluate
 from flows.commands.evolve import add_evolve
 from flows.commands.explain import add_explain
-from flows.commands.export import add_export, add_export_data
+from flows.commands.export import add_export
 from flows.commands.lineage import add_lineage
 from flows.commands.models import add_models
 from flows.commands.recipes import add_algorithms, add_recipes
@@ -39,8 +39,8 @@ ADD = (  # each adds its subcommand to the subparsers
     *(add_open, add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask),
     *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
     *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor),
-    *(add_rerun, add_replay, add_export, add_evaluate),
-    *(add_export_data, add_fork, add_evolve, add_champions, add_worker, add_store, add_models),
+    *(add_rerun, add_replay, add_export, add_evaluate, add_fork),
+    *(add_evolve, add_champions, add_worker, add_store, add_models),
 )
 FAILED, WRONG, UNREAD = 1, 2, 141  # docs/reference/exit_codes.md, as INTERRUPTED
 

@@ -1,5 +1,4 @@
-"""``rl-pipeline export``: the policy of a run, or of any iteration of it, as a model directory; and
-``export-data``: its prepared rows as files that verl and TRL read."""
+"""``rl-pipeline export``: the policy of a run, or of any iteration of it, as a model directory."""
 
 import argparse
 import sys
@@ -9,12 +8,9 @@ from typing import Any
 from flows.commands.arguments import add_runs_folder
 from flows.output import progress_on_stderr, tell
 from rlcore.results.folders import EXPORTS
-from schemas.errors import UserError
 
 SHOWN = 12  # digits of a digest
 DIFFERS = 1  # docs/reference/exit_codes.md
-FORMS = ("verl", "trl")
-DATASET = "prepare_data"
 
 
 def add_export(commands: Any) -> None:
@@ -61,42 +57,4 @@ def export(options: argparse.Namespace) -> int:
     print(
         f"Export: {done.directory} ({whose} {run.name}, weights {done.weights[:SHOWN]}, {judged})"
     )
-    return 0
-
-
-def add_export_data(commands: Any) -> None:
-    parser = commands.add_parser(
-        "export-data", help="write a run's prepared rows, without repeated ones, for verl or TRL"
-    )
-    parser.add_argument("run", metavar="RUN", help="a run's folder or 'latest', also while it goes")
-    parser.add_argument("--form", choices=FORMS, required=True, help="whose columns")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="a new folder (default: data-<form> in the run's)"
-    )
-    add_runs_folder(parser)
-    parser.set_defaults(command=export_data)
-
-
-def export_data(options: argparse.Namespace) -> int:
-    """Write a Parquet file per split and print how many rows each has.
-
-    Raises UserError where the run has not prepared its data, or the folder is there.
-    """
-    import pyarrow.parquet as pq
-
-    from rlcore.data.verl_trl_rows import write_rows
-    from rlcore.results.run import Run
-
-    run = Run.open(options.run, options.runs)
-    ref = run.result(DATASET)
-    if ref is None:
-        raise UserError(
-            f"the run '{run.name}' has not ended the stage {DATASET}; it has come to"
-            f" {', '.join(run.stages)}; let it continue"
-        )
-    prompts, demonstrations = (run.store.table(ref, t) for t in ("prompts", "demonstrations"))
-    out = options.out or run.folder / f"data-{options.form}"
-    write_rows(prompts, demonstrations, options.form, out)
-    for file in sorted(out.glob("*.parquet")):
-        print(f"{file}: {pq.ParquetFile(file).metadata.num_rows:,} rows")
     return 0

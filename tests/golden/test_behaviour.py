@@ -24,6 +24,15 @@ MEANT: dict[str, str] = {
         "an answer is no longer walked token by token",
     ),
     **dict.fromkeys(
+        (
+            "commands/export-data",
+            *(f"commands/export-data/{name}" for name in ("run", "--form", "--out", "--runs")),
+            "documents/rl-pipeline export-data latest --form trl",
+            "documents/rl-pipeline export-data latest --form verl",
+        ),
+        "gone: the prepared rows are Parquet in the store, and tables of sql",
+    ),
+    **dict.fromkeys(
         ("commands/completion", "commands/completion/shell"),
         "gone: errors name the nearest recipe, key and run",
     ),
