@@ -25,10 +25,6 @@ ARGUMENTS = {  # a command with what makes it print rows -> further arguments, i
     "ask": ([], 0),
     "data quickstart": (few_rows(), 0),
     "doctor": ([], None),  # what this machine lacks is no matter here
-    "explain rl.rollout": ([], 0),
-    "explain data.sources.0.path": ([], 0),
-    "explain rl": (["quickstart-rlhf", "-o", "rl.rollout.samples=4"], 0),
-    "explain data.sources": (["quickstart"], 0),
     "lineage": (["metrics/k/m"], 0),
     "recipes": ([], 0),
     "reward try arithmetic quickstart": (["-n", "4", *few_rows()], 0),
