@@ -2,12 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import add_runs_folder
 from flows.output import add_format, print_rows
-from schemas.errors import UserError
 
 if TYPE_CHECKING:
     from rlcore.results.compare import Comparison
@@ -36,7 +35,6 @@ def add_compare(commands: Any) -> None:
         " difference from the first is below it; > : above it. METRIC: accuracy,"
         " sampled_accuracy, score, length (tokens)",
     )
-    parser.add_argument("--md", action="store_true", help="print the tables as Markdown")
     add_runs_folder(parser)
     add_format(parser)
     parser.set_defaults(command=compare_runs)
@@ -48,16 +46,12 @@ def compare_runs(options: argparse.Namespace) -> int:
     from rlcore.results.paired import Condition
     from rlcore.results.run import Run
 
-    if options.md and options.format != "table":
-        raise UserError(f"--md and --format {options.format} exclude each other; give one")
     conditions = [Condition.parse(text) for text in options.fail_if]
     comparison = compare([Run.open(name, options.runs) for name in options.run])
     failures = comparison.failures(conditions)
     sentences = [_sentence(comparison.runs[0], *failure) for failure in failures]
     if options.format != "table":
         print_rows(to_rows(comparison, failures, sentences), COLUMNS, options.format)
-    elif options.md:
-        print("\n\n".join(_markdown(title, rows) for title, rows in comparison.sections()))
     else:
         for number, (title, rows) in enumerate(comparison.sections()):
             print("\n" * (number > 0) + f"{title}:")
@@ -113,19 +107,3 @@ def _sentence(first: str, condition: "Condition", run: str, pair: "Difference") 
         f" {pair.first:.4g}; difference {pair.value:+.4g} on {pair.pairs} prompts, 95 % interval"
         f" [{pair.low:+.4g}, {pair.high:+.4g}]"
     )
-
-
-def _markdown(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a titled table; a bar in a value is escaped."""
-    cells = [list(rows[0]), ["---"] * len(rows[0])]
-    cells += [[_cell(value) for value in row.values()] for row in rows]
-    lines = [f"| {' | '.join(row)} |" for row in cells]
-    return "\n".join([f"**{title}**", "", *lines])
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return " ".join(str(value).split()).replace("|", r"\|")

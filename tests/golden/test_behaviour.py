@@ -8,6 +8,7 @@ from tests.golden.behaviour import GOLDEN, behaviour
 MEANT: dict[str, str] = {
     "keys/hardware.learner.attention": "sdpa_blocks is gone: nobody measured that it pays",
     "commands/ask/run": "one run: `compare` says what differs between two",
+    "commands/compare/--md": "report writes the same tables, and --format csv their figures",
     "commands/explain/--format": "docs/recipe.schema.json is the JSON of all keys",
     "commands/env": "gone: `doctor` says what of a machine matters",
     "commands/env/--format": "as above",

@@ -57,18 +57,6 @@ def test_a_run_that_is_surely_worse_ends_in_3(
     assert main(["compare", SECOND, FIRST, "--runs", str(runs), "--fail-if", "accuracy<0"]) == 0
 
 
-def test_markdown_can_be_pasted(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _compare(runs, "--md") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:5] == [
-        "**What differs**",
-        "",
-        f"| key | {FIRST} | {SECOND} |",
-        "| --- | --- | --- |",
-        "| seed | 1 | 2 |",
-    ]
-
-
 def test_json_and_csv_hold_the_same_rows(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failing = ["--fail-if", "accuracy < -0.01"]
     assert _compare(runs, "--format", "json", *failing) == WORSE
@@ -94,7 +82,6 @@ def test_json_and_csv_hold_the_same_rows(runs: Path, capsys: pytest.CaptureFixtu
         (["--fail-if", "acuracy < 0"], "did you mean 'accuracy'?"),
         (["--fail-if", "accuracy"], "is no condition; write METRIC < NUMBER"),
         (["--fail-if", "sampled_accuracy < 0"], "cannot be compared"),
-        (["--md", "--format", "json"], "--md and --format json exclude each other"),
     ],
 )
 def test_wrong_input_ends_in_a_sentence(
