@@ -10,7 +10,7 @@ from flows.output import print_json, print_rows, without_path
 if TYPE_CHECKING:
     from rlcore.results.lineage import Node, Trace
 
-FORMATS = ("table", "json", "mermaid")
+FORMATS = ("table", "json")
 COLUMNS = ("depth", "role", "kind", "key", "count", "rows", "sha256", "finding")
 SHOWN = 12  # digits of a digest
 ITERATIONS = "iterations"  # kind of the records of RL
@@ -51,7 +51,7 @@ def add_lineage(commands: Any) -> None:
 def lineage(options: argparse.Namespace) -> int:
     """Print the lineage; return 1 where an artifact of it is damaged or missing, and with
     ``--check-inputs`` where a file that was read is not what it was."""
-    from rlcore.results.lineage import mermaid, trace
+    from rlcore.results.lineage import trace
     from rlcore.results.named_artifacts import subject
 
     check_store(options.store)
@@ -59,8 +59,6 @@ def lineage(options: argparse.Namespace) -> int:
     found = trace(store, start, forward=options.forward)
     if options.format == "json":
         print_json(_document(options, found))
-    elif options.format == "mermaid":
-        print(mermaid(found))
     else:
         _print_table(found, folded=options.rows == "folded")
     for node in found.problems:

@@ -164,32 +164,6 @@ def _folded_name(nodes: Sequence[Node]) -> str:
     return f"{keys[0]} .. {keys[-1].rpartition('/')[2]}"
 
 
-def mermaid(trace: Trace) -> str:
-    """Return a mermaid graph from what was read to what was made, iterations as one node."""
-    names: dict[tuple[str, str], int] = {}
-    lines = ["graph LR"]
-    folded = fold(trace.nodes)
-    for number, (nodes, name) in enumerate(folded):
-        names |= {(node.ref.kind, node.ref.key): number for node in nodes}
-        count = f" ({len(nodes)})" if len(nodes) > 1 else ""
-        lines.append(f'  n{number}["{nodes[0].ref.kind}{count}<br/>{_short(name)}"]')
-    edges = {
-        (names[parent.kind, parent.key], number)
-        for number, (nodes, _) in enumerate(folded)
-        for node in nodes
-        if node.manifest is not None
-        for parent in node.manifest.parents.values()
-        if (parent.kind, parent.key) in names
-    }
-    lines += [f"  n{a} --> n{b}" for a, b in sorted(edges) if a != b]
-    return "\n".join(lines)
-
-
-def _short(key: str) -> str:
-    head, _, rest = key.partition("/")
-    return head[:12] + (f"/{rest.rpartition('/')[2]}" if rest else "")
-
-
 def _children(
     manifests: Sequence[Manifest],
 ) -> dict[tuple[str, str, str], list[tuple[str, ArtifactRef]]]:
