@@ -4,8 +4,7 @@ each stage and validation.
 A hook of the flow, ``show_end``, completes the page of a run whose process is gone.
 
 The thread never delays or ends the run: it looks at the store as it is when it gets to it, so of
-several refreshes the last one counts, and its first error is logged and the run continues. What
-repeats all through a run takes a share of the time only (``Pace``).
+several refreshes the last one counts, and its first error is logged and the run continues.
 """
 
 import hashlib
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, thread_time
+from time import monotonic
 from typing import Any
 
 import polars as pl
@@ -147,44 +146,7 @@ def _ending(flow_run: Any, state: Any) -> Ending:
 
 LAST_S = 30.0  # for the last pass, at the end of a run
 STOPPED_S = 5.0  # for that of a run that is being stopped, before its process is killed
-SHARE = 0.03  # of the time
-LONGEST_S = 60.0  # between two: people look at a page to see what a run does now
-
-
-class Pace:
-    """Keeps something that repeats to a share of the time: after it kept a processor busy for t
-    seconds, the next is due t / share seconds later, ``LONGEST_S`` at most. Waiting, for a server
-    or for the run's own threads, costs the run nothing and does not count.
-
-    pace = Pace()
-    if pace.due():
-        with pace.measured():
-            view.publish()
-    """
-
-    __slots__ = ("_next", "_share")
-
-    def __init__(self, share: float = SHARE) -> None:
-        self._share = share
-        self._next = float("-inf")
-
-    def due(self) -> bool:
-        """Return whether it may be done now."""
-        return monotonic() >= self._next
-
-    def left_s(self) -> float:
-        """Return the seconds until then."""
-        return max(0.0, self._next - monotonic())
-
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Measure one, also where it fails."""
-        began = thread_time()
-        try:
-            yield
-        finally:
-            wait_s = (thread_time() - began) / self._share
-            self._next = monotonic() + min(wait_s, LONGEST_S)
+EVERY_S = 30.0  # one pass, which takes about a second, but for those at once
 
 
 class RunPage:
@@ -194,7 +156,6 @@ class RunPage:
         self._view, self._log = view, log
         self._wanted = threading.Event()
         self._at_once = False
-        self._pace = Pace()
         self._ending: Ending | None = None
         self._failed = False
         # In the caller's context: Prefect's settings and the flow run's logger are there.
@@ -219,7 +180,7 @@ class RunPage:
         page.end(Ending("completed"), LAST_S)
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """Publish what the run has come to, in the background: when the pace allows it, or
+        """Publish what the run has come to, in the background: once in ``EVERY_S``, or
         ``at_once``, for what a run does a few times only."""
         self._at_once |= at_once
         self._wanted.set()
@@ -235,17 +196,17 @@ class RunPage:
             self._log(f"the run's page did not finish within {limit_s:.0f} s; it may lack the end")
 
     def _publish(self) -> None:
-        ending = None
+        ending, due = None, monotonic()
         while ending is None:
             self._wanted.wait()
             self._wanted.clear()
-            while self._ending is None and not self._at_once and not self._pace.due():
-                self._wanted.wait(self._pace.left_s())
+            while self._ending is None and not self._at_once and (left_s := due - monotonic()) > 0:
+                self._wanted.wait(left_s)
                 self._wanted.clear()  # before the conditions are looked at: none is missed
             self._at_once = False
             ending = self._ending
-            with self._pace.measured():
-                self._pass(ending)
+            self._pass(ending)
+            due = monotonic() + EVERY_S
 
     def _pass(self, ending: Ending | None) -> None:
         try:

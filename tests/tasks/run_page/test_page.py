@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -23,7 +22,7 @@ from rlcore.report.facts import Ending
 from rlcore.results.folders import report_folder
 from rlcore.results.stage_rows import RestartRecord, record_restart
 from tasks.run_page import page as pages
-from tasks.run_page.page import LONGEST_S, RUNNING, Pace, RunPage, View, show_end
+from tasks.run_page.page import RUNNING, RunPage, View, show_end
 from tasks.run_page.page_artifacts import Board, artifact_key
 from tasks.run_page.report import DIAGNOSTICS
 from tests.rlcore.report.made import MADE, MadeRun
@@ -178,7 +177,7 @@ def test_the_newest_state_counts_and_nobody_waits(
         began.set()
         go_on.wait(300)
 
-    monkeypatch.setattr(pages, "Pace", lambda: Pace(share=1e9))
+    monkeypatch.setattr(pages, "EVERY_S", 0.0)
     view: Any = SimpleNamespace(publish=publish)
     with RunPage.open(view, print) as page:
         page.refresh()
@@ -195,19 +194,12 @@ def test_the_newest_state_counts_and_nobody_waits(
 def test_a_stage_is_shown_though_the_next_pass_is_not_due(
     made: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow first pass left the page at the first stage for minutes."""
     passes = threading.Semaphore(0)
-
-    class Never(Pace):
-        def due(self) -> bool:
-            return False
-
-        def left_s(self) -> float:
-            return 1000.0
-
-    monkeypatch.setattr(pages, "Pace", Never)
+    monkeypatch.setattr(pages, "EVERY_S", 1000.0)
     view: Any = SimpleNamespace(publish=lambda ending: passes.release())
     with RunPage.open(view, print) as page:
+        page.refresh()
+        assert passes.acquire(timeout=300)
         page.refresh()
         assert not passes.acquire(timeout=0.3)
         page.refresh(at_once=True)
@@ -268,39 +260,6 @@ def _as_run(made: MadeRun, folder: Path) -> None:
     """Record the stage of ``made`` for the run whose folder is ``folder`` now."""
     made.name, made.folder = folder.name, folder
     made.stage("rl", "policy", made.key)
-
-
-def test_a_report_that_took_a_second_waits_for_half_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = 100.0
-    monkeypatch.setattr("tasks.run_page.page.monotonic", lambda: now)
-    monkeypatch.setattr("tasks.run_page.page.thread_time", lambda: now)
-    pace = Pace(share=0.03)
-    assert pace.due()
-    with suppress(OSError), pace.measured():
-        now += 1.0
-        raise OSError
-    assert not pace.due()
-    now += 33.0
-    assert not pace.due()
-    now += 0.5
-    assert pace.due()
-
-
-def test_a_page_is_never_older_than_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a loaded machine a page showed the first stage for as long as anybody looked at it."""
-    now, busy = 100.0, 0.0
-    monkeypatch.setattr("tasks.run_page.page.monotonic", lambda: now)
-    monkeypatch.setattr("tasks.run_page.page.thread_time", lambda: busy)
-    pace = Pace(share=0.03)
-    with pace.measured():
-        now += 500.0  # of a server that does not answer, of which 30 ms are ours
-        busy += 0.03
-    assert pace.left_s() == pytest.approx(1.0)
-    with pace.measured():
-        busy += 30.0
-    assert pace.left_s() == pytest.approx(LONGEST_S)
 
 
 def test_a_key_is_what_prefect_takes() -> None:
