@@ -106,8 +106,8 @@ def table_lines(
 ) -> list[str]:
     """Return a table at most ``width`` cells wide, long values cut with an ellipsis.
 
-    Where the columns do not fit side by side, numbers have three digits, and their columns the
-    width of these; where even that is too wide, each row is a record with a line per column.
+    Where the columns do not fit side by side, heads above numbers are cut, too, and numbers have
+    three digits; where even that is too wide, each row is a record with a line per column.
     """
     right = [
         bool(rows) and all(_is_number(row[name]) or row[name] is None for row in rows)
@@ -115,47 +115,34 @@ def table_lines(
     ]
     heads = [_cell(name, width) for name in columns]
     room = width - len(GAP) * (len(columns) - 1)
-    texts, natural, widths = [], [], None
+    texts, widths = [], None
     for digits in (6, 3):
         texts = [
             [null if row[name] is None else _cell(row[name], width, digits) for name in columns]
             for row in rows
         ]
-        natural = [max(map(cell_len, column)) for column in zip(heads, *texts, strict=True)]
-        widths = _fitted(natural, room)
+        sizes = [[cell_len(text) for text in column] for column in zip(heads, *texts, strict=True)]
+        least = [
+            max(LEAST_NUMBER, *below) if is_number else LEAST
+            for (_, *below), is_number in zip(sizes, right, strict=True)
+        ]
+        widths = _fitted([max(column) for column in sizes], least, room)
         if widths is not None:
             break
-    else:
-        numbers = [
-            max(LEAST_NUMBER, *map(cell_len, column)) if is_number else None
-            for column, is_number in zip(
-                list(zip(*texts, strict=True)) or heads, right, strict=True
-            )
-        ]
-        widths = _beside(natural, numbers, room)
     if widths is None:
         return _records(heads, texts, width)
     lines = [_line(heads, widths, right), GAP.join("─" * size for size in widths)]
     return lines + [_line(cells, widths, right) for cells in texts]
 
 
-def _fitted(natural: Sequence[int], room: int) -> list[int] | None:
-    """Return the width of each column, the widest cut to what all of ``room`` allows them; None
-    where one would have less than ``LEAST``."""
-    if sum(natural) <= room:
-        return list(natural)
-    fits = [cap for cap in range(LEAST, room + 1) if sum(min(n, cap) for n in natural) <= room]
-    return [min(n, fits[-1]) for n in natural] if fits else None
-
-
-def _beside(natural: Sequence[int], numbers: Sequence[int | None], room: int) -> list[int] | None:
-    """Return the width of each column: of numbers what they need, below a head that is cut, of
-    texts what is left, ``LEAST`` or more; None where that is not there."""
-    texts = [size for size, number in zip(natural, numbers, strict=False) if number is None]
-    left = room - sum(number for number in numbers if number is not None)
-    fitted = iter(_fitted(texts, left) or []) if texts and left > 0 else iter(())
-    widths = [number if number is not None else next(fitted, 0) for number in numbers]
-    return widths if all(widths) and sum(widths) <= room else None
+def _fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
+    """Return the width of each column, the widest cut first, to what all of ``room`` allows them;
+    None where one would have less than its ``least``."""
+    for cap in range(max(natural), 0, -1):
+        widths = [min(n, max(cap, low)) for n, low in zip(natural, least, strict=True)]
+        if sum(widths) <= room:
+            return widths
+    return None
 
 
 def _records(heads: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[str]:
