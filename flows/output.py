@@ -9,7 +9,7 @@ import re
 import select
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
@@ -45,6 +45,19 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], form: str, *, null: 
         writer.writerows([_field(row[name]) for name in columns] for row in rows)
     else:
         print("\n".join(table_lines(rows, columns, terminal_width(), null=null)))
+
+
+def print_wrapped(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    """Print a table as wide as the terminal, long texts over several lines."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
+    table.columns[-1].overflow = "fold"  # a key with its end cut off is of no use
+    for row in rows:
+        table.add_row(*row)
+    Console(markup=False, highlight=False).print(table)
 
 
 def print_json(value: Any) -> None:

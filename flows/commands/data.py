@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from flows.commands.arguments import add_overrides, add_recipe, recipe_of
-from flows.output import add_format, print_rows
+from flows.output import add_format, print_rows, print_wrapped
 from schemas.errors import UserError
 
 
@@ -22,10 +22,6 @@ def add_data(commands: Any) -> None:
 def data(options: argparse.Namespace) -> int:
     """Print the first demonstrations and prompts with token boundaries and loss mask, then the
     datasheet; as CSV and JSON its figures. Writes nothing into the store."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
     from rlcore.data.datasheet import COLUMNS, datasheet, figures
     from rlcore.data.preview import example_lines, preview
 
@@ -38,11 +34,6 @@ def data(options: argparse.Namespace) -> int:
     for kind, examples in (("demonstration", shown.demonstrations), ("prompt", shown.prompts)):
         for number, example in enumerate(examples, start=1):
             print(f"{kind} {number}:", *example_lines(example), "", sep="\n")
-    console = Console(markup=False, highlight=False)
     for sheet in datasheet(shown.prepared.summary):
-        table = Table(*sheet.columns, box=SIMPLE_HEAD, title=sheet.title, title_justify="left")
-        table.columns[-1].overflow = "fold"  # a key with its end cut off is of no use
-        for row in sheet.rows or [("none",)]:
-            table.add_row(*row)
-        console.print(table)
+        print_wrapped(sheet.columns, sheet.rows or [("none",)], sheet.title)
     return 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import add_store_root, check_store
-from flows.output import add_format, print_rows, tell
+from flows.output import add_format, print_rows, print_wrapped, tell
 
 if TYPE_CHECKING:
     from rlcore.store.reader import ArtifactReader
@@ -66,45 +66,18 @@ def add_tables(commands: Any) -> None:
 
 def tables(options: argparse.Namespace) -> int:
     """Print each table with what it holds, or the columns of one with type and meaning."""
+    from rlcore.results.queries import describe
     from schemas.table_list import TABLES, VIEWS
 
-    texts = {**VIEWS, **TABLES}
+    texts, title = {**VIEWS, **TABLES}, ""
+    if options.table is None:
+        columns, rows = ("table", "holds"), list(texts.items())
+    else:
+        columns = ("column", "type", "meaning")
+        rows = [(one.name, one.type, one.description) for one in describe(options.table)]
+        title = f"{options.table}: {texts[options.table]}"
     if options.format == "table":
-        _print_table(options.table, texts)
-    elif options.table is None:
-        rows = [{"table": name, "holds": text} for name, text in texts.items()]
-        print_rows(rows, ("table", "holds"), options.format)
+        print_wrapped(columns, rows, title)
     else:
-        from rlcore.results.queries import describe
-
-        rows = [
-            {"column": column.name, "type": column.type, "meaning": column.description}
-            for column in describe(options.table)
-        ]
-        print_rows(rows, ("column", "type", "meaning"), options.format)
+        print_rows([dict(zip(columns, row, strict=True)) for row in rows], columns, options.format)
     return 0
-
-
-def _print_table(table: str | None, texts: Mapping[str, str]) -> None:
-    """Print it as wide as the terminal, long texts over several lines."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    if table is None:
-        shown = Table("table", "holds", box=SIMPLE_HEAD)
-        for name, text in texts.items():
-            shown.add_row(name, text)
-    else:
-        from rlcore.results.queries import describe
-
-        columns = describe(table)
-        title = f"{table}: {texts[table]}"
-        shown = Table("column", "type", "meaning", box=SIMPLE_HEAD, title=title)
-        for column in columns:
-            shown.add_row(column.name, column.type, column.description)
-    shown.title_justify, shown.title_style = "left", ""
-    console = Console(markup=False)
-    for column in shown.columns[:-1]:
-        column.no_wrap = True
-    console.print(shown)
