@@ -7,7 +7,6 @@ from typing import Any
 from prefect import flow
 
 from flows.flow_run_names import pipeline_name
-from flows.form import with_fields
 from flows.paths import RECIPES
 from flows.rl_loop import rl
 from schemas.artifacts import ArtifactRef
@@ -25,7 +24,7 @@ from tasks.run_page.summary import write_summary
 from tasks.runtime.alerts import alert_end
 from tasks.runtime.caching import CachedStage
 from tasks.runtime.crashes import close_children
-from tasks.runtime.run import open_run
+from tasks.runtime.run import open_run, with_fields
 from tasks.sft import sft
 
 STAGES = {
@@ -72,10 +71,10 @@ def rl_pipeline(
     """
     fields = {
         "seed": seed,
-        "iterations": iterations,
-        "learning_rate": learning_rate,
-        "prompts": prompts,
-        "samples": samples,
+        "rl.iterations": iterations,
+        "rl.update.optimizer.lr": learning_rate,
+        "rl.rollout.prompts": prompts,
+        "rl.rollout.samples": samples,
     }
     with open_run(
         recipe,

@@ -1,25 +1,33 @@
 """Stage 5: a reward model on ranked responses, for recipes that name one."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-import polars as pl
 from prefect.logging import get_run_logger
 
+from rlcore.cluster.progress import activity
+from rlcore.engines.pool import load_model_directory
 from rlcore.models.classifier import base_directory
 from rlcore.models.files import MODEL_FOLDER, model_directory
-from rlcore.models.packing import Sequences
+from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.rewards.pairs import Comparison, Pair, compare
+from rlcore.rollout.trajectories import Trajectory
 from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.preference_files import read_preferences
 from rlcore.supervised.preferences import (
+    Preferences,
     check_pairs,
     contaminated,
     encode,
     fit,
     preference_sequences,
+    sample_preferences,
 )
+from rlcore.supervised.ranking import Ranking, by_judge, by_score, by_verdict
 from rlcore.supervised.reward_model import (
     PreferenceBatches,
     evaluate_scores,
@@ -28,9 +36,10 @@ from rlcore.supervised.reward_model import (
     zero_sequences,
 )
 from schemas.artifacts import ArtifactRef
-from schemas.names import REWARD_MODEL
+from schemas.names import REWARD_MODEL, is_model, ranking_term
 from schemas.recipe import Recipe
 from schemas.reward_model import (
+    VERIFIER,
     FilePreferences,
     Gsm8kSolutions,
     RewardModelSection,
@@ -39,7 +48,6 @@ from schemas.reward_model import (
 from schemas.stages import Stage
 from tasks.run_page.report import TrainingReport
 from tasks.runtime.caching import StageRun, cached_stage
-from tasks.runtime.sampled_preferences import sampled_preferences
 from tasks.runtime.stage_run import sampling
 
 PREFERENCES = "preferences"
@@ -70,7 +78,13 @@ def reward_model(run: StageRun) -> ArtifactRef:
         lineage=lineage,
     )
     training.run(TrainingReport(REWARD_MODEL, run.tracker), log=log.warning)
-    shift = -float(last_token_scores(learner, _zeros(run, preferences)).mean())
+    zeros = zero_sequences(
+        store.table(run.parents["dataset"], "demonstrations"),
+        preferences,
+        section.zero_demonstrations,
+        run.recipe.seed,
+    )
+    shift = -float(last_token_scores(learner, zeros).mean())
     held_out = preferences.filter(preferences["split"] == "validation")
     scores = last_token_scores(learner, preference_sequences(held_out)) + shift
     evaluation = evaluate_scores(held_out, scores, run.recipe.seed)
@@ -102,7 +116,7 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
     match source:
         case SampledPreferences():
             run = sampling(run, policy, kind=PREFERENCES)
-            ranked = sampled_preferences(run, source, policy)
+            ranked = _sampled(run, source, policy)
         case Gsm8kSolutions() | FilePreferences():
             found = read_preferences(source, run.recipe.data)
             ranked = encode(found.rows, load_tokenizer(policy))
@@ -121,10 +135,42 @@ def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
     )
 
 
-def _zeros(run: StageRun, preferences: pl.DataFrame) -> Sequences:
-    demonstrations = run.store.table(run.parents["dataset"], "demonstrations")
-    count = _section(run.recipe).zero_demonstrations
-    return zero_sequences(demonstrations, preferences, count, run.recipe.seed)
+def _sampled(run: StageRun, section: SampledPreferences, policy: Path) -> Preferences:
+    """Return the responses of the model of the directory ``policy``, with their ranks; ``run``
+    knows its engine. Raises as ``sample_preferences``, and as what ranks them."""
+    engines, tokenizer = run.workers.engines(policy), load_tokenizer(policy)
+    load_model_directory(engines, policy)
+    return sample_preferences(
+        section,
+        run.store.table(run.parents["dataset"], "prompts"),
+        seed=run.recipe.seed,
+        engines=engines,
+        tokenizer=tokenizer,
+        stop_ids=stops_of(policy, tokenizer).ids,
+        rank=partial(_rank, run, section, policy),
+    )
+
+
+def _rank(
+    run: StageRun,
+    section: SampledPreferences,
+    policy: Path,
+    trajectories: Sequence[Trajectory],
+) -> Ranking:
+    recipe, by = run.recipe, section.ranked_by
+    judge = section.judge
+    if judge is not None and recipe.judges[judge].is_pairwise:
+
+        def compared(pairs: Sequence[Pair]) -> list[Comparison]:
+            with activity(f"ranking by judge {judge}"):
+                log = get_run_logger().info
+                return compare(recipe, judge, pairs, rows="comparisons of responses", log=log)
+
+        return by_judge(trajectories, judge, compared)
+    scorer = run.workers.rule_rewards(brought_for=policy if is_model(by) else None).score
+    if by == VERIFIER:
+        return by_verdict(trajectories, scorer, recipe.reward)
+    return by_score(trajectories, scorer, recipe.reward, ranking_term(by))
 
 
 def _section(recipe: Recipe) -> RewardModelSection:

@@ -30,7 +30,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/flows/test_cancel.py": ("flows/cancelling.py", "flows/inline.py"),
     "tests/flows/commands/test_export.py": ("flows/commands/replay.py",),
     "tests/flows/commands/test_evaluate.py": ("tasks/evaluate_model.py",),
-    "tests/flows/test_judged_preferences.py": ("tasks/runtime/sampled_preferences.py",),
     "tests/flows/test_evolve.py": (
         "rlcore/evolve/session.py",
         "tasks/evolve.py",

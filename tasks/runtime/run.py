@@ -34,6 +34,21 @@ from tasks.runtime.pulse import pulse
 LONGEST_TAG = 80  # characters
 
 
+def with_fields(overrides: Mapping[str, Any] | None, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides with those keys that have a field in the run form; None: left empty.
+
+    Raises UserError where both give a key, and not the same value.
+    """
+    merged = dict(overrides or {})
+    for key, value in fields.items():
+        if value is not None and merged.setdefault(key, value) != value:
+            raise UserError(
+                f"{key} = {value!r} in the run form and {merged[key]!r} in overrides are the same"
+                " key of the recipe; leave one of the two out"
+            )
+    return merged
+
+
 @contextmanager
 def open_run(
     recipe_name: str,

@@ -5,14 +5,21 @@ import inspect
 import pytest
 from prefect.utilities.callables import parameter_schema
 
-from flows.form import FIELDS, with_fields
 from flows.paths import RECIPES
 from flows.rl_pipeline import rl_pipeline
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
+from tasks.runtime.run import with_fields
 
 pytestmark = pytest.mark.timeout(60)
-GIVEN = {"seed": 0, "iterations": 7, "learning_rate": 2e-5, "prompts": 2, "samples": 4}
+FIELDS = ("seed", "iterations", "learning_rate", "prompts", "samples")
+GIVEN = {
+    "seed": 0,
+    "rl.iterations": 7,
+    "rl.update.optimizer.lr": 2e-5,
+    "rl.rollout.prompts": 2,
+    "rl.rollout.samples": 4,
+}
 
 
 def test_the_form_has_a_typed_field_with_a_description_each() -> None:
@@ -28,14 +35,14 @@ def test_a_field_is_a_key_of_the_recipe() -> None:
     assert (recipe.seed, recipe.rl.iterations) == (0, 7)
     assert recipe.rl.update.optimizer.lr == 2e-5
     assert (recipe.rl.rollout.prompts, recipe.rl.rollout.samples) == (2, 4)
-    assert with_fields(None, dict.fromkeys(FIELDS)) == {}
+    assert with_fields(None, dict.fromkeys(GIVEN)) == {}
 
 
 def test_a_value_given_both_ways_must_be_the_same() -> None:
     assert with_fields({"seed": 3}, {"seed": 3}) == {"seed": 3}
     with pytest.raises(UserError) as raised:
-        with_fields({"rl.iterations": 5}, {"iterations": 6})
+        with_fields({"rl.iterations": 5}, {"rl.iterations": 6})
     assert str(raised.value) == (
-        "iterations = 6 and overrides['rl.iterations'] = 5 are the same key of the recipe;"
+        "rl.iterations = 6 in the run form and 5 in overrides are the same key of the recipe;"
         " leave one of the two out"
     )
