@@ -1,29 +1,17 @@
 """Recipe section ``retrain``: when a recipe is trained again, from what, and what may replace the
 champion."""
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Literal
 from zoneinfo import available_timezones
 
+from cronsim import CronSim, CronSimError
 from pydantic import Field, field_validator
 
 from schemas.errors import did_you_mean
 from schemas.judges import may_verify
 from schemas.section import Section
-
-_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-_DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-# The five fields of crontab(5): name, least, most, and the first number's names.
-_CRON = (
-    ("minute", 0, 59, {}),
-    ("hour", 0, 23, {}),
-    ("day of the month", 1, 31, {}),
-    ("month", 1, 12, {name: number for number, name in enumerate(_MONTHS, 1)}),
-    ("weekday", 0, 7, {name: number for number, name in enumerate(_DAYS)}),
-)
-_LONGEST = dict(enumerate((31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31), 1))  # days, by month
-_PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
 
 WIN_RATE = "win_rate"  # among metrics and guards
 
@@ -85,12 +73,17 @@ class RetrainSection(Section):
     @field_validator("cron")
     @classmethod
     def _is_cron(cls, value: str | None) -> str | None:
-        problem = next(_cron_problems(value), None) if value is not None else None
-        if problem is not None:
+        if value is None:
+            return None
+        try:
+            if len(value.split()) != 5:
+                raise CronSimError("wrong number of fields")
+            CronSim(value, datetime(2000, 1, 1))
+        except CronSimError as error:
             raise ValueError(
-                f"{problem}; write minute, hour, day of the month, month and weekday as in"
+                f"{error}; write minute, hour, day of the month, month and weekday as in"
                 " crontab(5), e.g. '0 3 * * 1' for Mondays at 03:00"
-            )
+            ) from None
         return value
 
     @field_validator("timezone")
@@ -111,56 +104,6 @@ class RetrainSection(Section):
         if twice is not None:
             raise ValueError(f"{twice!r} is named twice; leave one")
         return value
-
-
-def _cron_problems(text: str) -> Iterator[str]:
-    """Yield what keeps ``text`` from being five fields of crontab(5)."""
-    fields = text.split()
-    if len(fields) != len(_CRON):
-        yield f"it has {len(fields)} fields and a cron expression 5"
-        return
-    for field, (name, least, most, names) in zip(fields, _CRON, strict=True):
-        for part in field.split(","):
-            found = _PART.fullmatch(part.lower())
-            if found is None:
-                yield f"its {name} {field!r} is neither *, a number, a range, a step nor a list"
-                return
-            ends = [_number(found[end], names) for end in ("first", "last") if found[end]]
-            step = int(found["step"] or 1)
-            outside = any(end is None or not least <= end <= most for end in ends)
-            if (
-                outside
-                or step < 1
-                or [e for e in ends if e is not None] != sorted(e for e in ends if e is not None)
-            ):
-                yield f"its {name} {field!r} is outside of {least} to {most}"
-                return
-    days, months, weekdays = (
-        _numbers(field, *bounds) for field, bounds in zip(fields[2:], _CRON[2:], strict=True)
-    )
-    every_weekday = {day % 7 for day in weekdays} == set(range(7))
-    if every_weekday and min(days) > max(_LONGEST[month] for month in months):
-        yield f"its day of the month {fields[2]!r} is in no month of {fields[3]!r}"
-
-
-def _numbers(field: str, name: str, least: int, most: int, names: Mapping[str, int]) -> set[int]:
-    """Return the meaning of a field without a problem."""
-    found: set[int] = set()
-    for part in field.lower().split(","):
-        match = _PART.fullmatch(part)
-        assert match is not None, f"the {name} was looked at"
-        first = _number(match["first"], names) if match["first"] else least
-        last = _number(match["last"], names) if match["last"] else first
-        assert first is not None, f"the {name} was looked at"
-        assert last is not None, f"the {name} was looked at"
-        if not match["first"] or (match["step"] and not match["last"]):
-            last = most
-        found |= set(range(first, last + 1, int(match["step"] or 1)))
-    return found
-
-
-def _number(text: str, names: Mapping[str, int]) -> int | None:
-    return int(text) if text.isdecimal() else names.get(text)
 
 
 def retrain_rules(recipe: Any) -> Iterator[str]:

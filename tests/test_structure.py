@@ -32,7 +32,7 @@ ONE_SCREEN_LINES = {"flows/rl_pipeline.py": 120, "flows/rl_loop.py": 200}
 
 # A package may import itself and the ones to its right.
 DIRECTION = ("flows", "tasks", "rlcore", "schemas")
-SCHEMA_LIBRARIES = {"pydantic", "pandera", "polars"}
+SCHEMA_LIBRARIES = {"cronsim", "pydantic", "pandera", "polars"}
 CONFINED = {
     "prefect": ("flows/", "tasks/"),
     "wandb": ("tasks/run_page/tracking.py",),

@@ -235,7 +235,7 @@ def test_a_cron_that_is_none_is_refused_in_a_sentence(
     three = yaml.safe_load((retrained / "three.yaml").read_text())
     three["retrain"]["cron"] = "every monday"
     (retrained / "three.yaml").write_text(yaml.safe_dump(three))
-    with pytest.raises(UserError, match=r"retrain\.cron = 'every monday': it has 2 fields"):
+    with pytest.raises(UserError, match=r"retrain\.cron = 'every monday': wrong number of fields"):
         deploy_recipes(pipeline, retraining, recipes=retrained)
 
 
