@@ -18,8 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.errors import did_you_mean
-from schemas.names import portable_name, split_function
+from schemas.names import known_or_own, portable_name
 from schemas.section import Section, rule
 
 
@@ -324,12 +323,12 @@ class Algorithm(Section):
     @field_validator("advantage")
     @classmethod
     def _advantage_is_known(cls, value: str) -> str:
-        return _known(value, ADVANTAGES)
+        return known_or_own(value, ADVANTAGES)
 
     @field_validator("policy_loss")
     @classmethod
     def _loss_is_known(cls, value: str) -> str:
-        return _known(value, POLICY_LOSSES)
+        return known_or_own(value, POLICY_LOSSES)
 
     @rule
     def _axes_agree(self) -> Iterator[str]:
@@ -357,15 +356,3 @@ class Algorithm(Section):
                 f"advantage_options belong to your own function and advantage ="
                 f" {self.advantage!r} is built in; leave them out"
             )
-
-
-def _known(value: str, names: Any) -> str:
-    if value in names:
-        return value
-    module, function = split_function(value)
-    if module and function.isidentifier():
-        return value
-    raise ValueError(
-        f"{value!r} is not one of {', '.join(names)} and not 'package.module:function' or"
-        f" 'path/to/file.py:function'{did_you_mean(value, names)}"
-    )

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from schemas.errors import did_you_mean
-from schemas.names import split_function
+from schemas.names import known_or_own
 from schemas.section import Section, rule
 
 ENGINES = ("vllm", "transformers")
@@ -109,14 +108,7 @@ class RolloutHardware(Section):
     @field_validator("engine")
     @classmethod
     def _engine_is_known(cls, value: str) -> str:
-        module, name = split_function(value)
-        names = (*ENGINES, AUTO)
-        if value not in names and not (module and name.isidentifier()):
-            raise ValueError(
-                f"{value!r} is not one of {', '.join(names)} and not 'package.module:Class' or"
-                f" 'path/to/file.py:Class'{did_you_mean(value, names)}"
-            )
-        return value
+        return known_or_own(value, (*ENGINES, AUTO), "Class")
 
     @rule
     def _tensor_parallel_has_gpus(self) -> Iterator[str]:

@@ -1,8 +1,10 @@
-"""Names that several sections and processes agree on. Imports nothing of ours."""
+"""Names that several sections and processes agree on."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePath
 from typing import Any
+
+from schemas.errors import did_you_mean
 
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
 ENVIRONMENT = "environment"  # the environment's own rewards among ``reward.functions``
@@ -40,6 +42,18 @@ def split_function(name: str) -> tuple[str, str]:
 def is_file(module: str) -> bool:
     """Return whether a function's module is named by its file."""
     return module.endswith(".py")
+
+
+def known_or_own(value: str, names: Collection[str], kind: str = "function") -> str:
+    """Return ``value``, one of ``names`` or a ``kind`` of the user's. Raises ValueError for any
+    other."""
+    module, name = split_function(value)
+    if value in names or (module and name.isidentifier()):
+        return value
+    raise ValueError(
+        f"{value!r} is not one of {', '.join(names)} and not 'package.module:{kind}' or"
+        f" 'path/to/file.py:{kind}'{did_you_mean(value, names)}"
+    )
 
 
 def portable_name(name: str) -> str:

@@ -294,11 +294,6 @@ class Recipe(Section):
         return tuple(stage for stage, runs in stages.items() if runs)
 
     @rule
-    def _data_fills_a_batch(self) -> Iterator[str]:
-        demonstrations = self.sft.batch_size if self.sft.enabled else 0
-        return self.data.shortfalls(self.rl.rollout.prompts * self.rl.enabled, demonstrations)
-
-    @rule
     def _reward_models_are_those_named(self) -> Iterator[str]:
         named = {brought_model(function.name) for function in self.reward.functions}
         start = None if self.rl.critic is None else brought_model(self.rl.critic.init)

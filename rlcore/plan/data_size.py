@@ -125,10 +125,10 @@ def _size_of(source: Source, fraction: float, tested: float) -> DataSize:
         solved = 0 if isinstance(source, InstructionsSource) else source.demonstrations
         return DataSize(source.train, source.validation, (source.test, *steps), solved)
     if not isinstance(source, Gsm8kSource | MathSource | AimeSource):
-        return size_of_rows(source.split, None, None, fraction, tested)
+        return size_of_rows(source.split, source.limit, None, fraction, tested)
     solved = not isinstance(source, AimeSource) and source.demonstrations
     rows = _rows_of_hub(source).items()
-    counts = {split: n and min(n, source.limit or n) for split, n in rows}
+    counts = {split: source.limit if n is None else min(n, source.limit or n) for split, n in rows}
     return total_size(
         size_of_rows(split, n, n if solved else 0, fraction, tested) for split, n in counts.items()
     )

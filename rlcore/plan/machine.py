@@ -77,12 +77,13 @@ def check_machine(
     ``data``: the rows of its sources; default: those that the recipe alone determines.
 
     Raises ``UserError`` when the run certainly cannot fit: a legal sequence longer than a
-    micro-batch, fewer calls of a judge than an iteration makes, fewer GPUs than asked for, more
-    weights, gradients and optimizer state than a visible GPU or the host holds, less free disk than
-    the run writes. A model that cannot be looked up is not an error.
+    micro-batch, fewer calls of a judge or prompts than an iteration takes, fewer GPUs than asked
+    for, more weights, gradients and optimizer state than a visible GPU or the host holds, less free
+    disk than the run writes. A model that cannot be looked up is not an error.
     """
     fit = fit_of(recipe, machine, data=data)
     check_calls(recipe)
+    _check_prompts(fit)
     _check_width(fit)
     _check_gpus(fit)
     _check_host(fit)
@@ -120,6 +121,21 @@ def fit_of(recipe: Recipe, machine: Machine | None = None, *, data: DataSize | N
         memory=None if shape is None else memory_of(resolved, shape, batches, machine.gpus, device),
         disk={} if shape is None else disk_of(recipe, shape, data, batches),
     )
+
+
+def _check_prompts(fit: Fit) -> None:
+    """Raise UserError where the sources surely hold less for training than an iteration takes."""
+    data, section, wanted = fit.data, fit.recipe.data, fit.recipe.rl.rollout.prompts
+    if not fit.recipe.rl.enabled or not data.train:
+        return
+    # A hash chooses what is held out, so that the share is an estimate.
+    most = data.train + (data.validation or 0) * bool(section.validation_fraction)
+    most += sum(data.test or ()) * bool(section.test_fraction)
+    if wanted > most:
+        raise UserError(
+            f"rl.rollout.prompts = {wanted} exceeds the {most} training prompts that data.sources"
+            " hold at most, and an iteration takes no prompt twice; lower it or add data"
+        )
 
 
 def _check_width(fit: Fit) -> None:

@@ -56,6 +56,25 @@ def test_a_model_too_large_for_the_visible_gpu_is_refused_with_the_remedy() -> N
     assert check_machine(big(**own_gpu, hardware__device="cpu"), machine).device == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        ({}, 4096),
+        ({"data__sources": [{"kind": "gsm8k", "limit": 100}]}, 100),
+        ({"data__sources": [{"kind": "hub", "name": "a/b", "limit": 50}]}, 50),
+    ],
+)
+def test_an_iteration_that_the_sources_cannot_fill_is_named(
+    changes: dict[str, Any], most: int
+) -> None:
+    def of(prompts: int) -> Recipe:
+        return recipe(**changes, sft__enabled=False, rl__rollout__prompts=prompts)
+
+    message = refused(of(most + 2), ROOMY)
+    assert f"rl.rollout.prompts = {most + 2} exceeds the {most} training prompts" in message
+    check_machine(of(most), ROOMY)
+
+
 def test_one_process_puts_all_on_one_gpu() -> None:
     """The Python API: no engine of vLLM reserves half of the GPU, and no second GPU is needed."""
     machine = Machine(host=1024 * GIB, gpus=(200 * GIB,), disk_free=None)
