@@ -28,10 +28,7 @@ ENGINE_PROCESS_BYTES = 3 * GIB // 2  # the same with vLLM
 
 # Parquet with zstd, bytes per sampled token; measured on Zipf tokens and random log-probs
 ROLLOUT_BYTES_PER_TOKEN = 7.5  # ids 1.9, log-probs 3.7, text 1.7, prompts and masks 0.2
-ADVANTAGE_BYTES_PER_TOKEN = 4.0  # old log-probs; advantages are constant within a row
-OWN_LOGPROBS_BYTES_PER_TOKEN = 4.0  # old log-probs that the update computes itself, per epoch
-REFERENCE_BYTES_PER_TOKEN = 4.0
-CRITIC_BYTES_PER_TOKEN = 12.0  # values, returns, and advantages that vary within a row
+COLUMN_BYTES_PER_TOKEN = 4.0  # log-probs, values; advantages are constant within a row
 
 
 def gib(num_bytes: float) -> str:
@@ -244,12 +241,14 @@ def disk_of(
     section = recipe.rl
     response = recipe.max_turns * section.rollout.max_new_tokens
     kept = section.checkpoints_kept + section.checkpoint.keep_best + 1  # one being written
-    tables = section.iterations * iteration_table_bytes(
-        sampled_sequences(recipe) * response,
-        section.rollout.prompts * section.rollout.samples * response,
-        reference=section.algorithm.kl.uses_reference,
-        critic=section.critic is not None,
-        own=section.update.epochs * (recipe.scores_own_logprobs or section.update.fused),
+    # Of each trained token: the old log-probs, the reference's, the critic's values, returns and
+    # advantages, and, per epoch, those that the update computes itself.
+    columns = 1 + section.algorithm.kl.uses_reference + 3 * (section.critic is not None)
+    columns += section.update.epochs * (recipe.scores_own_logprobs or section.update.fused)
+    trained = section.rollout.prompts * section.rollout.samples * response
+    sampled = sampled_sequences(recipe) * response
+    tables = section.iterations * int(
+        sampled * ROLLOUT_BYTES_PER_TOKEN + trained * columns * COLUMN_BYTES_PER_TOKEN
     )
     models = 1 if section.critic is None else 2
     state = checkpoint_bytes(shape, recipe.model.adapter_of(Stage.RL))
@@ -265,18 +264,3 @@ def checkpoint_bytes(shape: ModelShape, adapter: Adapter | None = None) -> int:
     """Return the bytes of one resumable checkpoint: fp32 weights and two moments of what is
     trained."""
     return 12 * (shape.parameters if adapter is None else adapter_parameters(shape, adapter))
-
-
-def iteration_table_bytes(
-    sampled_tokens: int, trained_tokens: int, *, reference: bool, critic: bool, own: int = 0
-) -> int:
-    """Return the Parquet bytes that one RL iteration stores.
-
-    ``sampled_tokens``: of all responses; ``trained_tokens``: of those that are trained on; ``own``:
-    epochs whose old log-probs the update computes itself.
-    """
-    trained = ADVANTAGE_BYTES_PER_TOKEN
-    trained += REFERENCE_BYTES_PER_TOKEN if reference else 0.0
-    trained += CRITIC_BYTES_PER_TOKEN if critic else 0.0
-    trained += OWN_LOGPROBS_BYTES_PER_TOKEN * own
-    return int(sampled_tokens * ROLLOUT_BYTES_PER_TOKEN + trained_tokens * trained)

@@ -1,6 +1,5 @@
 """Memory in closed form is what a learner takes: a wrong formula fails after hours."""
 
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from rlcore.plan.memory import (
     LearnerMemory,
     Memory,
     activation_bytes,
-    iteration_table_bytes,
     learner_memory,
 )
 from schemas.hardware import LearnerHardware
@@ -140,20 +138,18 @@ def test_a_critic_shares_the_policys_gpu() -> None:
     assert both.states == 2 * alone.states + 12
 
 
-def test_what_an_iteration_leaves_on_disk_grows_with_what_it_records() -> None:
-    bare = iteration_table_bytes(1000, 800, reference=False, critic=False)
-    sizes = [
-        bare,
-        iteration_table_bytes(1000, 800, reference=True, critic=False),
-        iteration_table_bytes(1000, 800, reference=True, critic=True),
-        iteration_table_bytes(1000, 800, reference=True, critic=True, own=2),
-    ]
-    assert [after - before for before, after in pairwise(sizes)] == [3200, 9600, 6400]
-    assert iteration_table_bytes(2000, 800, reference=False, critic=False) > bare
-
-
 def disk(**overrides: Any) -> dict[str, int]:
     return check_machine(recipe(**overrides), ROOMY).disk
+
+
+def test_what_an_iteration_leaves_on_disk_grows_with_what_it_records() -> None:
+    sizes = [
+        disk(model__dtype="float32")["rl"],
+        disk(model__dtype="float32", rl__algorithm__kl__where="monitor")["rl"],
+        disk(model__dtype="float32", rl__update__old_logprobs="own", rl__update__epochs=2)["rl"],
+    ]
+    tokens = 100 * 64 * 8 * 40
+    assert [size - sizes[0] for size in sizes[1:]] == [4 * tokens, 2 * 4 * tokens]
 
 
 def test_stages_are_listed_as_they_run_and_one_that_is_off_is_not() -> None:
