@@ -51,9 +51,8 @@ def champions_command(options: argparse.Namespace) -> int:
 
     Raises UserError for a name or REF that there is not, and for an export that is not whole.
     """
-    from rlcore.retraining.champions import champion_names, champions
+    from rlcore.retraining.champions import entries_of
     from rlcore.store.artifacts import ArtifactStore
-    from schemas.errors import did_you_mean
 
     if (options.action is None) != (options.ref is None):
         raise UserError(f"champions {options.name} {options.action}: name the REF to go to")
@@ -61,13 +60,7 @@ def champions_command(options: argparse.Namespace) -> int:
     store = ArtifactStore(options.store, writer="rl-pipeline champions")
     if options.action is not None:
         _change(store, options)
-    entries = champions(store, options.name)
-    if not entries:
-        known = champion_names(store)
-        raise UserError(
-            f"'{options.name}' has no champion in {store.root}{did_you_mean(options.name, known)};"
-            f" there are {', '.join(known) or 'none; the flow retrain makes the first'}"
-        )
+    entries = entries_of(store, options.name)
     rows = _rows(store, options.name, entries)
     if options.format != "table":
         print_rows(rows, COLUMNS, options.format)

@@ -8,8 +8,6 @@ absent.
 """
 
 import hashlib
-import json
-import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +18,7 @@ from typing import Any
 import polars as pl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from rlcore.evaluation.promotion_rule import Decision, OnSet, Verdict
+from rlcore.evaluation.promotion_rule import Verdict
 from rlcore.results.roots import CHAMPIONS, EXPORT
 from rlcore.store.artifacts import (
     ArtifactError,
@@ -38,9 +36,7 @@ from schemas.errors import UserError, did_you_mean
 DECISIONS = "decisions"
 FIRST, PROMOTED, BY_HAND, ROLLED_BACK = "first", "promoted", "by hand", "rolled back"
 LOCK_WAIT_S = 60.0  # how long another's lock, held for a second or two, is waited for
-KEY_DIGITS = 32
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")  # as ``Recipe.name``
-logger = logging.getLogger(__name__)
 
 
 class ChampionMoved(UserError):
@@ -65,36 +61,6 @@ class Champion:
     def export(self) -> ArtifactRef:
         """The model, as it must be."""
         return ArtifactRef(kind=EXPORT, key=self.export_key, uri="", sha256=self.export_sha256)
-
-
-@dataclass(frozen=True, slots=True)
-class GateRequest:
-    """What a gate is asked about. ``champion``: the entry's number, 0 where there is none.
-
-    ``evaluations``: the artifacts whose completions are compared, by role. ``settings``: the JSON
-    values that decide besides them.
-    """
-
-    name: str
-    champion: int
-    candidate: ArtifactRef
-    evaluations: Mapping[str, ArtifactRef]
-    settings: Mapping[str, Any]
-    prompts_digest: str
-    inputs_digest: str
-
-    @property
-    def key(self) -> str:
-        """The key of the decision within ``name``."""
-        content = {
-            "champion": self.champion,
-            "candidate": self.candidate.sha256,
-            "evaluations": {role: ref.sha256 for role, ref in self.evaluations.items()},
-            "settings": dict(self.settings),
-            "prompts": self.prompts_digest,
-        }
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 @contextmanager
@@ -134,7 +100,7 @@ def champion_names(store: ArtifactReader) -> list[str]:
 def verified_export(store: ArtifactReader, entry: Champion) -> ArtifactRef:
     """Return the export of ``entry``, all its files verified.
 
-    Raises UserError, with those that are there, where it is gone, damaged or not what it was.
+    Raises UserError, with those that are whole, where it is gone, damaged or not what it was.
     """
     try:
         store.verify(entry.export)
@@ -156,9 +122,8 @@ def verified_export(store: ArtifactReader, entry: Champion) -> ArtifactRef:
     return found
 
 
-def entry_of(store: ArtifactReader, name: str, text: str) -> Champion:
-    """Return the entry of ``name`` that a person means by its number or by digits of its export's
-    digest or key. Raises UserError, with those there are, for none or several."""
+def entries_of(store: ArtifactReader, name: str) -> list[Champion]:
+    """Return ``champions``. Raises UserError, with the names there are, where there is none."""
     entries = champions(store, name)
     if not entries:
         known = champion_names(store)
@@ -166,6 +131,13 @@ def entry_of(store: ArtifactReader, name: str, text: str) -> Champion:
             f"'{name}' has no champion in {store.root}{did_you_mean(name, known)}; there are"
             f" {', '.join(known) or 'none; a run of the flow retrain makes the first'}"
         )
+    return entries
+
+
+def entry_of(store: ArtifactReader, name: str, text: str) -> Champion:
+    """Return the entry of ``name`` that a person means by its number or by digits of its export's
+    digest or key. Raises UserError, with those there are, for none or several."""
+    entries = entries_of(store, name)
     found = [e for e in entries if str(e.number) == text]
     if not found and len(text) >= 6:
         found = [e for e in entries if e.export_sha256.startswith(text) or e.export_key == text]
@@ -213,7 +185,7 @@ def add_champion(
             decision_key=decision_key,
             restored=restored,
             by=by,
-            made=_now(),
+            made=utc_now(),
         )
         verified_export(store, entry)
         parents = {EXPORT: export, **(evaluations or {})}
@@ -226,7 +198,7 @@ def add_champion(
         store.put(
             CHAMPIONS,
             f"{name}/{entry.number}",
-            tables={CHAMPIONS: _frame(CHAMPIONS, [asdict(entry)])},
+            tables={CHAMPIONS: table_of(CHAMPIONS, [asdict(entry)])},
             lineage=Lineage(recipe_digest, "", parents, producer=by),
         )
         return entry
@@ -246,63 +218,12 @@ def decisions(store: ArtifactReader, name: str) -> pl.DataFrame:
 
     Raises ArtifactError where one is damaged.
     """
-    frames = [_frame(DECISIONS, []).with_columns(key=pl.lit("", dtype=pl.String))]
+    frames = [table_of(DECISIONS, []).with_columns(key=pl.lit("", dtype=pl.String))]
     for key in store.keys(DECISIONS, f"{name}/"):
         if (ref := store.find(DECISIONS, key)) is not None:
             rows = store.table(ref, DECISIONS)
             frames.append(rows.with_columns(key=pl.lit(key.rpartition("/")[2])))
     return pl.concat(frames).sort("made", maintain_order=True)
-
-
-def record_decision(
-    store: ArtifactStore,
-    compared: GateRequest,
-    decision: Decision,
-    *,
-    metric: str,
-    recipe_digest: str = "",
-    by: str = "",
-) -> ArtifactRef:
-    """Keep ``decision`` under the key of what was compared; call it in the ``decision_lock`` in
-    which its look was counted."""
-    shared = {
-        "name": compared.name,
-        "verdict": decision.verdict.value,
-        "prompts_digest": compared.prompts_digest,
-        "look": decision.look,
-        "alpha": decision.alpha,
-        "champion": compared.champion,
-        "candidate": compared.candidate.key,
-        "inputs_digest": compared.inputs_digest,
-        "metric": metric,
-        "made": _now(),
-    }
-    rows = [{**shared, **_of_set(each)} for each in decision.sets] or [
-        {**shared, "prompt_set": None}
-    ]
-    parents = {"candidate": compared.candidate, **compared.evaluations}
-    return store.put(
-        DECISIONS,
-        f"{compared.name}/{compared.key}",
-        tables={DECISIONS: _frame(DECISIONS, rows)},
-        lineage=Lineage(
-            recipe_digest, "", parents, producer=by, metadata={"sentence": decision.sentence()}
-        ),
-    )
-
-
-def _of_set(each: OnSet) -> dict[str, Any]:
-    return {
-        "prompt_set": each.name,
-        "bound": each.bound,
-        "champion_mean": each.champion,
-        "candidate_mean": each.candidate,
-        "gain": each.gain.value,
-        "low": each.gain.low,
-        "high": each.gain.high,
-        "prompts": each.prompts,
-        "needed": each.needed,
-    }
 
 
 def prompts_digest(uids: Iterable[str]) -> str:
@@ -314,12 +235,8 @@ def prompts_digest(uids: Iterable[str]) -> str:
 def _numbers(store: ArtifactReader, name: str) -> list[int]:
     """Return the numbers of the entries of ``name``, sorted."""
     if not _NAME.fullmatch(name):
-        known = champion_names(store)
-        raise UserError(
-            f"'{name}' is no name of a recipe: small letters, digits and '-'"
-            f"{did_you_mean(name, known)}; {store.root} has champions of"
-            f" {', '.join(known) or 'none'}"
-        )
+        near = did_you_mean(name, champion_names(store))
+        raise UserError(f"'{name}' is no name of a recipe: small letters, digits and '-'{near}")
     return sorted(int(key.rpartition("/")[2]) for key in store.keys(CHAMPIONS, f"{name}/"))
 
 
@@ -338,10 +255,12 @@ def _is_whole(store: ArtifactReader, entry: Champion) -> bool:
     return True
 
 
-def _frame(table: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Return ``rows`` as the table of that name; a column that a row lacks is null."""
     schema = polars_schema(table)
     return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)
 
 
-def _now() -> str:
+def utc_now() -> str:
+    """Return the time as ISO 8601."""
     return datetime.now(UTC).isoformat()

@@ -3,6 +3,8 @@
 What is decided, and how, is in ``rlcore.evaluation.promotion_rule``.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,19 +24,20 @@ from rlcore.results.paired import prompt_values, with_question
 from rlcore.retraining.champions import (
     DECISIONS,
     Champion,
-    GateRequest,
     decision_lock,
     looks,
     prompts_digest,
-    record_decision,
+    table_of,
+    utc_now,
 )
-from rlcore.store.artifacts import ArtifactStore
+from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.retrain import WIN_RATE, RetrainSection
 
 GREEDY = "greedy"
+_KEY_DIGITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,58 +105,99 @@ def ask(
     other rows, for a set that is not there or is too small at this look, and where nobody judged
     what ``section.metric`` needs.
     """
-    rows = evaluated_rows(store, side)
-    sides = {"evaluation": side.evaluation}
+    evaluations = {"evaluation": side.evaluation}
     if champion_side is not None:
-        sides["champion_evaluation"] = champion_side.evaluation
-    compared = GateRequest(
-        name=name,
-        champion=0 if champion is None else champion.number,
-        candidate=candidate,
-        evaluations=sides,
-        settings={
-            **section.model_dump(mode="json", include={"metric", "primary", "guards", "margin"}),
-            "checkpoints": [side.checkpoint, champion_side.checkpoint if champion_side else None],
-        },
-        prompts_digest=prompts_digest(rows["uid"]),
-        inputs_digest=inputs_digest,
-    )
-    key = f"{name}/{compared.key}"
+        evaluations["champion_evaluation"] = champion_side.evaluation
+    asked = {
+        "name": name,
+        "champion": 0 if champion is None else champion.number,
+        "candidate": candidate.key,
+        "metric": section.metric,
+        "prompts_digest": prompts_digest(evaluated_rows(store, side)["uid"]),
+        "inputs_digest": inputs_digest,
+    }
+    checkpoints = [side.checkpoint, champion_side.checkpoint if champion_side else None]
+    key = f"{name}/{_digest(asked, candidate, evaluations, section, checkpoints)}"
     judged, missing = None, ""
-    if champion_side is not None and store.find(DECISIONS, key) is None:
-        _check_rows(store, name, compared.champion, champion_side, side)
+    if champion is not None and champion_side is not None and store.find(DECISIONS, key) is None:
+        _check_rows(store, champion, champion_side, side)
         if section.compares:  # for minutes, so not under the lock
             assert won is not None, "a gate that compares is given what asks the judge"
-            judged, missing = _judged(won, side, champion_side)
+            try:
+                judged = won(side, champion_side)
+            except NoEvidence as error:
+                missing = str(error)
     with decision_lock(store, name):
         made = store.find(DECISIONS, key)
         if made is None:
-            look = looks(store, name, compared.prompts_digest) + 1
+            look = looks(store, name, asked["prompts_digest"]) + 1
             decision = Decision(Verdict.UNCERTAIN, (), look, alpha_of(look), missing)
             if not missing:
                 decision = _decide(store, section, side, champion_side, look, judged)
-            made = record_decision(
-                store, compared, decision, metric=section.metric, recipe_digest=recipe_digest, by=by
-            )
-    return _kept(store, made)
+            parents = {"candidate": candidate, **evaluations}
+            told = {"sentence": decision.sentence()}
+            lineage = Lineage(recipe_digest, "", parents, producer=by, metadata=told)
+            table = table_of(DECISIONS, _rows(decision, asked))
+            made = store.put(DECISIONS, key, tables={DECISIONS: table}, lineage=lineage)
+    rows = store.table(made, DECISIONS).to_dicts()
+    sentence = store.manifest(made).metadata["sentence"]
+    return GateDecision(made, Verdict(rows[0]["verdict"]), sentence, rows)
 
 
-def _check_rows(
-    store: ArtifactReader, name: str, champion: int, champion_side: Side, side: Side
-) -> None:
+def _digest(
+    asked: Mapping[str, Any],
+    candidate: ArtifactRef,
+    evaluations: Mapping[str, ArtifactRef],
+    section: RetrainSection,
+    checkpoints: Sequence[str | None],
+) -> str:
+    """Return what names a decision: all that it depends on."""
+    settings = section.model_dump(mode="json", include={"metric", "primary", "guards", "margin"})
+    compared = {
+        "champion": asked["champion"],
+        "candidate": candidate.sha256,
+        "evaluations": {role: ref.sha256 for role, ref in evaluations.items()},
+        "settings": {**settings, "checkpoints": checkpoints},
+        "prompts": asked["prompts_digest"],
+    }
+    text = json.dumps(compared, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS]
+
+
+def _rows(decision: Decision, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row per set of prompts; one for a decision that looked at none."""
+    shared = {
+        **asked,
+        "verdict": decision.verdict.value,
+        "look": decision.look,
+        "alpha": decision.alpha,
+        "made": utc_now(),
+    }
+    rows = [
+        {
+            **shared,
+            "prompt_set": each.name,
+            "bound": each.bound,
+            "champion_mean": each.champion,
+            "candidate_mean": each.candidate,
+            "gain": each.gain.value,
+            "low": each.gain.low,
+            "high": each.gain.high,
+            "prompts": each.prompts,
+            "needed": each.needed,
+        }
+        for each in decision.sets
+    ]
+    return rows or [shared]
+
+
+def _check_rows(store: ArtifactReader, champion: Champion, champion_side: Side, side: Side) -> None:
     if not same_rows(store, champion_side, side):
         raise UserError(
-            f"the candidate and champion {champion} of '{name}' were evaluated on other test rows,"
-            " which says nothing of which is better; evaluate the champion on the candidate's rows"
+            f"the candidate and champion {champion.number} of '{champion.name}' were evaluated on"
+            " other test rows, which says nothing of which is better; evaluate the champion on the"
+            " candidate's rows"
         )
-
-
-def _judged(won: Won, side: Side, champion_side: Side) -> tuple[pl.DataFrame | None, str]:
-    """Return what ``won`` says, or why it says nothing of the two."""
-    try:
-        return won(side, champion_side), ""
-    except NoEvidence as error:
-        return None, str(error)
 
 
 def _decide(
@@ -182,12 +226,6 @@ def _decide(
         look=look,
         won=won,
     )
-
-
-def _kept(store: ArtifactReader, ref: ArtifactRef) -> GateDecision:
-    rows = store.table(ref, DECISIONS).to_dicts()
-    sentence = store.manifest(ref).metadata["sentence"]
-    return GateDecision(ref, Verdict(rows[0]["verdict"]), sentence, rows)
 
 
 def _values(store: ArtifactReader, side: Side, metric: str) -> pl.DataFrame:

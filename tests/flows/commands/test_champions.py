@@ -73,7 +73,7 @@ def test_what_cannot_be_gone_to_is_refused_in_a_sentence(
 ) -> None:
     said = {
         ("tinny",): r"'tinny' has no champion in .*did you mean 'tiny'",
-        ("../export",): r"'../export' is no name of a recipe: .* has champions of tiny",
+        ("../export",): r"'../export' is no name of a recipe: small letters",
         ("tiny/1", "promote", "export/one"): r"'tiny/1' is no name of a recipe: .*mean 'tiny'",
         (NAME, "rollback", "9"): r"'9' names no entry .* there are 1 \(",
         (NAME, "rollback", "2"): r"rollback 2: that model is the champion; name an earlier",
