@@ -103,13 +103,11 @@ class Agents:
         """Return the policy's reply to each of ``asks``. Raises UserError where the environment
         failed in all episodes."""
 
-        def read(trajectory: Trajectory) -> str | None:
-            if _failed(trajectory):
-                return None
-            reason = trajectory.last.finish_reason
-            return answer_in(trajectory.text, self.section.answer, reason)
-
         section = self.section
+
+        def read(trajectory: Trajectory) -> str | None:
+            return answer_in(trajectory.text, section.answer, trajectory.last.finish_reason)
+
         sampling = self._sampling(section.temperature, section.stop)
         replies = self._asked(asks, read, sampling, self.episodes)
         failures = [r.trajectory.failure for r in replies if r.trajectory.failure]
@@ -122,12 +120,8 @@ class Agents:
 
     def verdicts(self, asks: Sequence[Ask]) -> list[Reply[VerifierVerdict]]:
         """Return a verifier's reply to each of ``asks``."""
-
-        def read(trajectory: Trajectory) -> VerifierVerdict | None:
-            return None if _failed(trajectory) else verdict_in(trajectory.text)
-
         sampling = self._sampling(self.section.verifier_temperature)
-        return self._asked(asks, read, sampling, None)
+        return self._asked(asks, lambda one: verdict_in(one.text), sampling, None)
 
     def _sampling(self, temperature: float, stop: tuple[str, ...] = ()) -> Sampling:
         return Sampling(
@@ -155,7 +149,8 @@ class Agents:
             requests = [self._request(asks[i], retry) for i in open_asks]
             sampled = collect(requests, sampling, self.engines, self.tokenizer, episodes)
             for i, trajectory in zip(open_asks, in_order(requests, sampled), strict=True):
-                replies[i] = Reply(trajectory, read(trajectory), retry + 1)
+                value = None if _failed(trajectory) else read(trajectory)
+                replies[i] = Reply(trajectory, value, retry + 1)
         return [replies[i] for i in range(len(asks))]
 
     def _request(self, ask: Ask, retry: int) -> Request:

@@ -4,40 +4,20 @@ store."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import polars as pl
 
-from rlcore.evolve.agents import INDEPENDENT, POLICY, VERIFIER, Agents, Ask, Reply, VerifierVerdict
+from rlcore.evolve.agents import INDEPENDENT, POLICY, VERIFIER, Agents, Ask, Reply
 from rlcore.evolve.prompts import Entry, Row, best, report_of, vote
 from rlcore.rewards.types import prompt_text
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.tables import polars_schema
 from schemas.artifacts import ArtifactRef
-from schemas.table_list import MESSAGES
 
 Memory = Mapping[str, Sequence[Entry]]  # by uid, of all rounds so far
-_ANSWERS: dict[str, Any] = {
-    "uid": pl.String,
-    "round": pl.Int32,
-    "prompt": pl.String,
-    "memory": pl.List(pl.Int32),
-    "response": pl.String,
-    "turns": MESSAGES,
-    "turn_rewards": pl.List(pl.Float64),
-    "answer": pl.String,
-    "attempts": pl.Int32,
-    "finish_reason": pl.String,
-    "num_tokens": pl.Int32,
-    "detail": pl.String,
-}
-_VERDICTS: dict[str, Any] = {
-    "uid": pl.String,
-    "round": pl.Int32,
-    "verifier": pl.Int32,
-    "verdict": pl.Int32,
-    "report": pl.String,
-    "attempts": pl.Int32,
-}
+ROUNDS, SAMPLES = "evolve_rounds", "evolve_samples"  # kinds
+ANSWERS, VERDICTS = "evolve_answers", "evolve_verdicts"
+BEFORE = "before"  # role of the round before as a parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +39,7 @@ def play_round(number: int, problems: Sequence[Row], memory: Memory, agents: Age
         asks.append(Ask(prompt, (POLICY, number)))
         shown.append(entries)
     replies = agents.answers(asks)
-    answers = pl.DataFrame(
-        [
-            _answer(number, ask, entries, reply)
-            for ask, entries, reply in zip(asks, shown, replies, strict=True)
-        ],
-        schema=_ANSWERS,
-    )
+    answers = _answers(number, asks, shown, replies)
     return Round(answers, _judged(number, problems, replies, agents))
 
 
@@ -73,9 +47,7 @@ def draw_independent(number: int, problems: Sequence[Row], agents: Agents) -> pl
     """Return the table ``evolve_answers`` of the ``number``-th independent sample: as the first
     round's answers, by another seed."""
     asks = [Ask(agents.prompts.policy(row, (), 1)[0], (INDEPENDENT, number)) for row in problems]
-    replies = agents.answers(asks)
-    rows = [_answer(number, ask, (), reply) for ask, reply in zip(asks, replies, strict=True)]
-    return pl.DataFrame(rows, schema=_ANSWERS)
+    return _answers(number, asks, [()] * len(asks), agents.answers(asks))
 
 
 def remembered(rounds: Sequence[Round]) -> dict[str, list[Entry]]:
@@ -83,7 +55,8 @@ def remembered(rounds: Sequence[Round]) -> dict[str, list[Entry]]:
     adds nothing."""
     memory: dict[str, list[Entry]] = {}
     for played in rounds:
-        votes = votes_of(played.verdicts)
+        grouped = played.verdicts.sort("verifier").group_by("uid").agg("verdict", "report")
+        votes = {uid: (verdicts, reports) for uid, verdicts, reports in grouped.iter_rows()}
         for row in played.answers.iter_rows(named=True):
             if row["answer"] is None:
                 continue
@@ -99,13 +72,6 @@ def remembered(rounds: Sequence[Round]) -> dict[str, list[Entry]]:
     return memory
 
 
-def votes_of(verdicts: pl.DataFrame) -> dict[str, tuple[list[int], list[str | None]]]:
-    """Return the verdicts and reports on each problem's answer, in the order of the verifiers."""
-    grouped = verdicts.sort("verifier").group_by("uid", maintain_order=True)
-    rows = grouped.agg("verdict", "report").iter_rows()
-    return {uid: (given, reports) for uid, given, reports in rows}
-
-
 def _judged(
     number: int, problems: Sequence[Row], replies: Sequence[Reply[str]], agents: Agents
 ) -> pl.DataFrame:
@@ -119,44 +85,44 @@ def _judged(
         ]
         for verifier in range(agents.section.verifiers)
     ]
-    judged = agents.verdicts(asks)
-    rows = [_verdict(number, ask, reply) for ask, reply in zip(asks, judged, strict=True)]
-    return pl.DataFrame(rows, schema=_VERDICTS)
+    rows = [
+        {
+            "uid": ask.row["uid"],
+            "round": number,
+            "verifier": ask.names[-1],
+            "verdict": 0 if reply.value is None else reply.value.accepts,
+            "report": None if reply.value is None else reply.value.report,
+            "attempts": reply.attempts,
+        }
+        for ask, reply in zip(asks, agents.verdicts(asks), strict=True)
+    ]
+    return pl.DataFrame(rows, schema=polars_schema(VERDICTS))
 
 
-def _answer(number: int, ask: Ask, shown: Sequence[Entry], reply: Reply[str]) -> dict[str, Any]:
-    trajectory = reply.trajectory
-    return {
-        "uid": ask.row["uid"],
-        "round": number,
-        "prompt": prompt_text(ask.row["prompt"]),
-        "memory": [entry.round for entry in shown],
-        "response": trajectory.text,
-        "turns": [dict(message) for message in trajectory.messages],
-        "turn_rewards": [turn.reward for turn in trajectory.turns],
-        "answer": reply.value,
-        "attempts": reply.attempts,
-        "finish_reason": trajectory.last.finish_reason.value,
-        "num_tokens": trajectory.num_tokens,
-        "detail": trajectory.failure,
-    }
-
-
-def _verdict(number: int, ask: Ask, reply: Reply[VerifierVerdict]) -> dict[str, Any]:
-    verdict = reply.value
-    return {
-        "uid": ask.row["uid"],
-        "round": number,
-        "verifier": ask.names[-1],
-        "verdict": 0 if verdict is None else verdict.accepts,
-        "report": None if verdict is None else verdict.report,
-        "attempts": reply.attempts,
-    }
-
-
-ROUNDS, SAMPLES = "evolve_rounds", "evolve_samples"  # kinds
-ANSWERS, VERDICTS = "evolve_answers", "evolve_verdicts"
-BEFORE = "before"  # role of the round before as a parent
+def _answers(
+    number: int,
+    asks: Sequence[Ask],
+    shown: Sequence[Sequence[Entry]],
+    replies: Sequence[Reply[str]],
+) -> pl.DataFrame:
+    rows = [
+        {
+            "uid": ask.row["uid"],
+            "round": number,
+            "prompt": prompt_text(ask.row["prompt"]),
+            "memory": [entry.round for entry in entries],
+            "response": reply.trajectory.text,
+            "turns": [dict(message) for message in reply.trajectory.messages],
+            "turn_rewards": [turn.reward for turn in reply.trajectory.turns],
+            "answer": reply.value,
+            "attempts": reply.attempts,
+            "finish_reason": reply.trajectory.last.finish_reason.value,
+            "num_tokens": reply.trajectory.num_tokens,
+            "detail": reply.trajectory.failure,
+        }
+        for ask, entries, reply in zip(asks, shown, replies, strict=True)
+    ]
+    return pl.DataFrame(rows, schema=polars_schema(ANSWERS))
 
 
 class Evolution:

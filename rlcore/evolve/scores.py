@@ -27,8 +27,8 @@ import polars as pl
 
 from rlcore.algorithms.statistics import avg_at_k, majority
 from rlcore.evaluation.summary import GroupMetric, results_table
-from rlcore.evolve.prompts import best, scored_text, vote
-from rlcore.evolve.rounds import Round, remembered, votes_of
+from rlcore.evolve.prompts import best, scored_text
+from rlcore.evolve.rounds import Round, remembered
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored_rows import check_unscored
 from schemas.errors import UserError
@@ -76,8 +76,9 @@ def score_answers(
             " one that does to reward.functions, of weight 0 if it is for that alone: the rounds"
             " are kept, and are scored again"
         )
-    votes = _votes(rounds)
-    chosen = {(uid, best(entries, 1)[0].round) for uid, entries in remembered(rounds).items()}
+    memory = remembered(rounds)
+    votes = {(uid, one.round): one.score for uid, entries in memory.items() for one in entries}
+    chosen = {(uid, best(entries, 1)[0].round) for uid, entries in memory.items()}
     rows = []
     for row in answers:
         prompt, place = by_uid[row["uid"]], (row["uid"], row["round"])
@@ -168,15 +169,6 @@ def _reward_row(
         turns=row["turns"],
         turn_rewards=row["turn_rewards"],
     )
-
-
-def _votes(rounds: Sequence[Round]) -> dict[tuple[str, int], int]:
-    """Return the vote on each answer, by uid and round."""
-    return {
-        (uid, number): vote(verdicts)
-        for number, one in enumerate(rounds, start=1)
-        for uid, (verdicts, _) in votes_of(one.verdicts).items()
-    }
 
 
 def _no_answer(row: Mapping[str, Any]) -> Reward:

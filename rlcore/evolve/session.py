@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import polars as pl
@@ -19,7 +18,6 @@ from rlcore.rewards.truths import check_covered
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rl.workers import Workers
 from rlcore.rollout.episodes import episodes_of
-from schemas.environment import EnvironmentSection
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -31,8 +29,7 @@ def with_turns(recipe: Recipe) -> Recipe:
     environment = recipe.environment
     if environment is None:
         return recipe
-    turns = {"max_turns": recipe.evolve.max_turns}
-    played: EnvironmentSection = environment.model_copy(update=turns)
+    played = environment.model_copy(update={"max_turns": recipe.evolve.max_turns})
     return recipe.model_copy(update={"environment": played})
 
 
@@ -55,13 +52,8 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._workers.__exit__(kind, error, trace)
+    def __exit__(self, *failure: object) -> None:
+        self._workers.__exit__(*failure)
 
     @cached_property
     def prompts(self) -> pl.DataFrame:
