@@ -99,7 +99,8 @@ def _serve(link: socket.socket) -> None:
     silence()
     setup = json.loads(lines.readline())
     if "look_at" in setup:
-        _send(link, {"refused": _refusal(setup["look_at"])})
+        refused = _refusal(setup["look_at"])
+        _send(link, {"refused": refused} if refused else {"ready": True})
         return
     try:
         function = build((setup["name"], 1.0, setup["options"]), setup["path"], setup["batch"])

@@ -91,34 +91,42 @@ class Child:
 
     @classmethod
     def started(
-        cls, setup: Mapping[str, Any], environment: Mapping[str, str], module: str, *, what: str
+        cls,
+        setup: Mapping[str, Any],
+        environment: Mapping[str, str],
+        module: str,
+        *,
+        what: str,
+        limit_s: float = _START_S,
     ) -> tuple["Child", Any]:
         """Return a child that has taken ``setup``, and its answer; ``what`` names it in errors.
 
         One that is killed while it starts (memory pressure) is started again. Raises UserError
-        with what it refuses, or when it takes too long; RuntimeError when it does not stay alive.
+        with what it refuses, or when it takes longer than ``limit_s``; RuntimeError when it does
+        not stay alive.
         """
+        ending = ""
         for _ in range(_START_ATTEMPTS):
             child = cls.spawn(environment, module)
             try:
                 child.send(setup)
-                answer = child.receive(_START_S)
+                answer = child.receive(limit_s)
             except TimeoutError:
                 child.kill()
                 raise UserError(
-                    f"{what} took over {_START_S:.0f} s to import; import heavy packages inside its"
-                    " functions"
+                    f"{what} was not imported within {limit_s:g} s; import heavy packages inside"
+                    " its functions, and run nothing at module level"
                 ) from None
             except ChildEnded:
-                child.kill()
+                ending = child.ending()
                 continue
             if "refused" in answer:
                 child.kill()
                 raise UserError(answer["refused"].removeprefix("UserError: "))
             return child, answer
         raise RuntimeError(
-            f"the process of {what} ended {_START_ATTEMPTS} times while starting; its error output,"
-            " if any, is in this process's log"
+            f"the process of {what} ended {_START_ATTEMPTS} times while starting ({ending}); its"
+            " error output, if any, is in this process's log"
         )
 
     def send(self, message: Any) -> None:

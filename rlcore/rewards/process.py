@@ -245,24 +245,14 @@ def look_at_functions(
     """
     for function in functions:
         where, limit_s = f"{function['path']} = {function['name']!r}", function["limit_s"] or LOOK_S
-        child = Child.spawn(environment, CHILD)
+        setup = {"look_at": dict(function)}
         try:
-            child.send({"look_at": dict(function)})
-            refused = child.receive(limit_s)["refused"]
-        except TimeoutError:
-            refused = (
-                f"{where} was not imported within {limit_s:g} s; import heavy packages inside the"
-                " function, and run nothing at module level"
-            )
-        except ChildEnded:
-            refused = (
-                f"{where}: the process that imported its module ended ({child.ending()}); import"
-                " nothing that ends Python, and run nothing at module level"
-            )
-        finally:
-            child.kill()
-        if refused:
-            raise UserError(refused)
+            child, _ = Child.started(setup, environment, CHILD, what=where, limit_s=limit_s)
+        except RuntimeError as error:
+            raise UserError(
+                f"{error}; import nothing that ends Python, and run nothing at module level"
+            ) from None
+        child.kill()
 
 
 def _fields(row: RewardRow) -> list[Any]:

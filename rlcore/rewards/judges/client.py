@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -29,6 +30,7 @@ from tenacity import (
 from rlcore.cluster.progress import advance
 from rlcore.rewards.judges.cache import JudgeCache
 from rlcore.rewards.judges.question import JudgeQuestion, verdict_lines
+from rlcore.rewards.judges.setup import JudgeSetup, key_of
 from schemas.errors import UserError
 from schemas.judges import Judge, JudgeLimits
 
@@ -93,7 +95,7 @@ _SHOWN_CHARACTERS = 300  # of an error
 
 
 @asynccontextmanager
-async def pulse() -> AsyncIterator[None]:
+async def _pulse() -> AsyncIterator[None]:
     """Report progress within the context: each wait in it has its own limit."""
 
     async def beat() -> None:
@@ -112,34 +114,50 @@ class NoAnswer(Exception):
     """The server gave no answer; the message says why."""
 
 
+Asked = tuple[str | NoAnswer, float]  # the answer, or why there is none; and seconds
+
+
 class CallsSpent(UserError):
     """A run has made as many calls as its recipe allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What asking a server takes besides its address. ``run`` identifies the run whose calls are
+    counted; ``key`` is the API key, None where the server needs none."""
+
+    cache: JudgeCache
+    locks: Locks
+    run: str
+    key: str | None
+
+    def close(self) -> None:
+        """Close both files."""
+        self.cache.close()
+        self.locks.close()
+
+
+def access_to(setup: JudgeSetup, section: str, key_env: str | None, *, lock: str) -> Access:
+    """Return the access to the server of the recipe's ``section``, whose slots are those of
+    ``lock``. Raises UserError when its key is not in this process's environment."""
+    key = key_of(section, key_env)
+    return Access(JudgeCache(setup.cache), Locks(setup.folder / f"{lock}.lock"), setup.run, key)
 
 
 class Client(ABC):
     """Asks one server under its limits, for one event loop; use as an async context manager.
 
-    ``name``: of the server, in its errors ``kind`` NAME. ``run`` identifies the run whose calls are
-    counted; ``key`` is the API key, None where the server needs none.
+    ``name``: of the server, in its errors ``kind`` NAME.
     """
 
     kind: ClassVar[str]
     answer: ClassVar[str]  # what it gives
     most: int  # answers that the run may pay for
 
-    def __init__(
-        self,
-        name: str,
-        url: str,
-        limits: JudgeLimits,
-        *,
-        cache: JudgeCache,
-        locks: Locks,
-        run: str,
-        key: str | None,
-    ) -> None:
+    def __init__(self, name: str, url: str, limits: JudgeLimits, access: Access) -> None:
         self.name, self.limits = name, limits
-        self.cache, self.locks, self._run, self._key = cache, locks, run, key
+        self.cache, self.locks = access.cache, access.locks
+        self._run, self._key = access.run, access.key
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._sending: set[asyncio.Task[Any] | None] = set()
         self._stopped = False
@@ -147,7 +165,7 @@ class Client(ABC):
         with _without_account():
             self._client = openai.AsyncOpenAI(
                 base_url=url,
-                api_key=key or "none",  # the library refuses an empty one
+                api_key=access.key or "none",  # the library refuses an empty one
                 max_retries=0,
                 timeout=limits.timeout_s,
             )
@@ -170,13 +188,41 @@ class Client(ABC):
     async def __aexit__(self, *failure: object) -> None:
         await self._client.close()
 
-    def stop(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Send nothing more: of ``tasks``, which ask, those are cancelled that wait for no answer.
-        What is under way may be charged for, so its answer is awaited and kept."""
-        self._stopped = True
-        for task in tasks:
-            if task not in self._sending and task is not asyncio.current_task():
-                task.cancel()
+    def ask_all(self, questions: Iterable[JudgeQuestion]) -> dict[str, Asked]:
+        """Return what came of each question, by its digest, in an event loop of its own; equal ones
+        are one.
+
+        Raises what ``ask`` raises besides NoAnswer. Then nothing more is sent; what is under way
+        may be charged for, so its answer is awaited and kept.
+        """
+        return asyncio.run(self._ask_all({question.digest: question for question in questions}))
+
+    async def _ask_all(self, new: dict[str, JudgeQuestion]) -> dict[str, Asked]:
+        known = self.cache.find([*new])
+        found: dict[str, Asked] = {digest: (answer, 0.0) for digest, answer in known.items()}
+        failures: list[Exception] = []
+
+        async def one(question: JudgeQuestion) -> None:
+            began = time.perf_counter()
+            try:
+                answer = await self.ask(question)
+            except NoAnswer as error:
+                answer = error
+            except Exception as error:  # noqa: BLE001 - raised below, once nothing is under way
+                failures.append(error)
+                self._stopped = True
+                for task in tasks:
+                    if task not in self._sending and task is not asyncio.current_task():
+                        task.cancel()
+                return
+            found[question.digest] = answer, time.perf_counter() - began
+
+        async with self, _pulse():
+            tasks = [asyncio.create_task(one(new[digest])) for digest in new if digest not in known]
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if failures:
+            raise failures[0]
+        return found
 
     async def ask(self, question: JudgeQuestion) -> str:
         """Return the answer to ``question``, from the cache where another worker has asked it.
@@ -264,10 +310,8 @@ class JudgeClient(Client):
 
     kind, answer = "judge", "chat completion"
 
-    def __init__(
-        self, name: str, judge: Judge, cache: JudgeCache, locks: Locks, run: str, key: str | None
-    ) -> None:
-        super().__init__(name, judge.url, judge.limits, cache=cache, locks=locks, run=run, key=key)
+    def __init__(self, name: str, judge: Judge, access: Access) -> None:
+        super().__init__(name, judge.url, judge.limits, access)
         self._judge, self.most = judge, judge.max_calls
 
     async def _send(self, question: JudgeQuestion) -> str:

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rlcore.rewards.judges.cache import JudgeCache
-from rlcore.rewards.judges.client import Client, Locks, NoAnswer, pulse
+from rlcore.rewards.judges.client import Access, Client, NoAnswer, access_to
 from rlcore.rewards.judges.question import JudgeQuestion
-from rlcore.rewards.judges.setup import JudgeSetup, key_of
+from rlcore.rewards.judges.setup import JudgeSetup
 from schemas.errors import UserError
 from schemas.reward_model import BroughtRewardModel
 
@@ -35,9 +35,9 @@ class RewardModelClient(Client):
     kind, answer = "reward model", "score"
     most = 2**62  # nobody pays for an answer
 
-    def __init__(self, name: str, model: BroughtRewardModel, **rest: Any) -> None:
+    def __init__(self, name: str, model: BroughtRewardModel, access: Access) -> None:
         assert model.url is not None, "a model with a path is loaded"
-        super().__init__(name, re.sub(r"/v1/?$", "", model.url), model.limits, **rest)
+        super().__init__(name, re.sub(r"/v1/?$", "", model.url), model.limits, access)
 
     async def _send(self, question: JudgeQuestion) -> str:
         body = json.loads(question.text)
@@ -70,66 +70,42 @@ class ServedModel:
     def __init__(self, name: str, model: BroughtRewardModel, setup: JudgeSetup) -> None:
         """Probe ``reward_models.NAME``, and keep what it says of the probes. Raises UserError as
         ``probe_model``."""
-        self._name, self._model, self._run = name, model, setup.run
-        self._key = key_of(f"reward_models.{name}", model.key_env)
-        self._cache = JudgeCache(setup.cache)
-        self._locks = Locks(setup.folder / f"reward_model.{name}.lock")
-        scores = _probed(name, model, self._key)
-        _compare(name, model, scores, self._cache)
-        self._cache.keep((digest, repr(score)) for digest, score in scores.items())
+        self._name, self._model = name, model
+        section = f"reward_models.{name}"
+        self._access = access_to(setup, section, model.key_env, lock=f"reward_model.{name}")
+        scores = _probed(name, model)
+        _compare(name, model, scores, self._access.cache)
+        self._access.cache.keep((digest, repr(score)) for digest, score in scores.items())
 
     def score(self, conversations: Sequence[Messages]) -> list[float | str]:
         """Return the score of each conversation, which ends with the answer; why there is none, for
         one without."""
-        return asyncio.run(self._score(conversations))
-
-    async def _score(self, conversations: Sequence[Messages]) -> list[float | str]:
         questions = [_question(self._name, self._model, one) for one in conversations]
-        found: dict[str, str] = self._cache.find([each.digest for each in questions])
-        lost: dict[str, str] = {}
-        client = RewardModelClient(
-            *(self._name, self._model),
-            cache=self._cache,
-            locks=self._locks,
-            run=self._run,
-            key=self._key,
-        )
-
-        async def ask(question: JudgeQuestion) -> None:
-            try:
-                found[question.digest] = await client.ask(question)
-            except NoAnswer as error:
-                lost[question.digest] = str(error)
-
-        new = {each.digest: each for each in questions if each.digest not in found}
-        async with client, pulse(), asyncio.TaskGroup() as group:
-            for question in new.values():
-                group.create_task(ask(question))
-        digests = [each.digest for each in questions]
-        return [float(found[one]) if one in found else lost[one] for one in digests]
+        found = RewardModelClient(self._name, self._model, self._access).ask_all(questions)
+        answers = [found[question.digest][0] for question in questions]
+        return [str(each) if isinstance(each, NoAnswer) else float(each) for each in answers]
 
     def close(self) -> None:
         """Close the cache."""
-        self._cache.close()
-        self._locks.close()
+        self._access.close()
 
 
 def probe_model(name: str, model: BroughtRewardModel, setup: JudgeSetup) -> None:
     """Raise UserError where the server of ``reward_models.NAME`` does not answer, gives
     probabilities in place of raw scores, or serves other weights than it did when its ``version``
     was first used with this cache. Writes nothing there."""
-    scores = _probed(name, model, key_of(f"reward_models.{name}", model.key_env))
+    scores = _probed(name, model)
     if setup.cache.is_file():
         with closing(JudgeCache(setup.cache)) as cache:
             _compare(name, model, scores, cache)
 
 
-def _probed(name: str, model: BroughtRewardModel, key: str | None) -> dict[str, float]:
+def _probed(name: str, model: BroughtRewardModel) -> dict[str, float]:
     """Return the raw scores of the probes, by the digests of their questions."""
     raw = [_question(name, model, one) for one in _PROBES]
     activated = [_question(name, model, one, activated=True) for one in _PROBES]
     try:
-        said = asyncio.run(_ask_alone(name, model, key, [*raw, *activated]))
+        said = asyncio.run(_ask_alone(name, model, [*raw, *activated]))
     except NoAnswer as error:
         raise UserError(
             f"reward_models.{name}.url = {model.url!r} gives no score: {error}; have vLLM serve the"
@@ -147,20 +123,18 @@ def _probed(name: str, model: BroughtRewardModel, key: str | None) -> dict[str, 
 
 
 async def _ask_alone(
-    name: str, model: BroughtRewardModel, key: str | None, questions: Sequence[JudgeQuestion]
+    name: str, model: BroughtRewardModel, questions: Sequence[JudgeQuestion]
 ) -> dict[str, float]:
     """Return the score of each question, asked one after the other; nothing is kept. Of a server
     that is down one is told at once: it is asked twice at most."""
     limits = model.limits.model_copy(update={"retries": min(1, model.limits.retries)})
     model = model.model_copy(update={"limits": limits})
-    with (
-        TemporaryDirectory() as folder,
-        closing(JudgeCache(Path(folder) / "cache")) as cache,
-        closing(Locks(Path(folder) / "lock")) as locks,
-    ):
-        client = RewardModelClient(name, model, cache=cache, locks=locks, run="probe", key=key)
-        async with client:
-            return {each.digest: float(await client.ask(each)) for each in questions}
+    with TemporaryDirectory() as folder:
+        setup = JudgeSetup({}, Path(folder), "probe")
+        access = access_to(setup, f"reward_models.{name}", model.key_env, lock="probe")
+        with closing(access):
+            async with RewardModelClient(name, model, access) as client:
+                return {each.digest: float(await client.ask(each)) for each in questions}
 
 
 def _compare(

@@ -100,7 +100,7 @@ FUNCTIONS: dict[str, tuple[Overrides, str]] = {
     ),
     "a module that ends Python": (
         {FUNCTION: "given_dies:f"},
-        "'given_dies:f': the process that imported its module ended (exit code 3); import",
+        "'given_dies:f' ended 3 times while starting (exit code 3); its error output, if any, is",
     ),
     "a module that is no Python": (
         {FUNCTION: "given_syntax:f"},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlcore.rewards.judges.cache import JudgeCache
-from rlcore.rewards.judges.client import CallsSpent, JudgeClient, Locks, NoAnswer
+from rlcore.rewards.judges.client import Access, CallsSpent, JudgeClient, Locks, NoAnswer
 from rlcore.rewards.judges.question import JudgeQuestion, question_of, verdict_of
 from schemas.judges import Judge
 from tests.rlcore.rewards.judges.asking import judge
@@ -35,7 +35,7 @@ def ask(folder: Path, one: Judge, *responses: str, key: str | None = KEY) -> lis
     cache, locks = JudgeCache(folder / "c.sqlite"), Locks(folder / "lock")
 
     async def all_of_them() -> list[Any]:
-        async with JudgeClient("j", one, cache, locks, "run", key) as client:
+        async with JudgeClient("j", one, Access(cache, locks, "run", key)) as client:
             asked = (client.ask(question(text, one)) for text in responses)
             return await asyncio.gather(*asked, return_exceptions=True)
 
@@ -258,7 +258,7 @@ def test_a_client_that_is_printed_shows_no_key(tmp_path: Path) -> None:
     cache, locks = JudgeCache(tmp_path / "c.sqlite"), Locks(tmp_path / "lock")
 
     async def shown() -> str:
-        return repr(JudgeClient("j", judge(), cache, locks, "run", KEY))
+        return repr(JudgeClient("j", judge(), Access(cache, locks, "run", KEY)))
 
     assert KEY not in asyncio.run(shown())
     cache.close()
