@@ -3,7 +3,6 @@ and the memory that a process has held."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -79,17 +78,15 @@ DATA_SHEETS = {
     "A40": 149.7e12,
     "A10": 125e12,
 }
-SIDE, REPEATS = 768, 5
 
 
 def peak_flops(device: str) -> float | None:
     """Return the FLOP/s of "cpu" or "cuda": of a GPU the bf16 rate of its data sheet, None where
-    its name is not listed; of a CPU what a matrix product in fp32 reaches on this process's threads
-    (measured, about 50 ms)."""
-    if device == "cuda":
-        name = torch.cuda.get_device_name()
-        return next((rate for part, rate in DATA_SHEETS.items() if part in name), None)
-    return measured_matmul_flops()
+    its name is not listed, and for a CPU."""
+    if device != "cuda":
+        return None
+    name = torch.cuda.get_device_name()
+    return next((rate for part, rate in DATA_SHEETS.items() if part in name), None)
 
 
 def peak_memory(device: str) -> int:
@@ -100,14 +97,3 @@ def peak_memory(device: str) -> int:
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(kib) * 1024
-
-
-def measured_matmul_flops() -> float:
-    """Return the best FLOP/s of a few square fp32 products on this process's threads."""
-    left, right = torch.ones(SIDE, SIDE), torch.ones(SIDE, SIDE)
-    seconds = []
-    for _ in range(REPEATS):
-        began = perf_counter()
-        torch.mm(left, right)
-        seconds.append(perf_counter() - began)
-    return 2.0 * SIDE**3 / min(seconds)

@@ -7,11 +7,8 @@ import torch
 from rlcore.learner.utilisation import DATA_SHEETS, peak_flops, peak_memory
 
 
-def test_a_cpu_is_measured() -> None:
-    """No data sheet knows a share of a CPU. 0.1 GFLOP/s is below any, 100 TFLOP/s above."""
-    peak = peak_flops("cpu")
-    assert peak is not None
-    assert 1e8 < peak < 1e14
+def test_no_data_sheet_knows_a_share_of_a_cpu() -> None:
+    assert peak_flops("cpu") is None
 
 
 @pytest.mark.parametrize(
