@@ -1,13 +1,18 @@
 import subprocess
 import sys
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlcore.learner.schedule import learning_rate, optimizer_lr
+from rlcore.learner.schedule import optimizer_lr
 from schemas.optimizer import Optimizer, Schedule
+
+
+def optimizer_of(kind: Any, **schedule: Any) -> Optimizer:
+    """With the peak 1."""
+    return Optimizer(lr=1.0, schedule=Schedule(kind=kind, **schedule))
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "wsd"])
@@ -42,14 +47,7 @@ def test_curves_are_hugging_faces_without_their_ends(kind: str, total: int, warm
         optimizer.step()
         scheduler.step()
     ours = [
-        learning_rate(
-            step,
-            peak=1.0,
-            kind=kind,
-            total_steps=total,
-            warmup_steps=warmup,
-            decay_fraction=0.3,
-        )
+        optimizer_lr(optimizer_of(kind, warmup_steps=warmup, decay_fraction=0.3), step, total)
         for step in range(total)
     ]
     assert ours == pytest.approx(theirs[1 : total + 1], abs=1e-12)
@@ -87,7 +85,7 @@ def test_every_step_of_a_run_learns_and_the_peak_is_never_passed(
 def test_a_million_steps_end_above_zero():
     """Where the curve is steepest against rounding."""
     for kind in ("linear", "cosine", "wsd"):
-        assert learning_rate(999_999, peak=1.0, kind=kind, total_steps=1_000_000) > 0
+        assert optimizer_lr(optimizer_of(kind), 999_999, 1_000_000) > 0
 
 
 @pytest.mark.parametrize(
@@ -101,25 +99,16 @@ def test_a_million_steps_end_above_zero():
 )
 def test_curves(kind, expected):
     """By hand; one step further each would be at the floor of .1."""
-    found = [
-        learning_rate(
-            step,
-            peak=1.0,
-            kind=kind,
-            total_steps=5,
-            warmup_steps=2,
-            min_ratio=0.1,
-            decay_fraction=0.4,
-        )
-        for step in range(5)
-    ]
+    optimizer = optimizer_of(kind, warmup_steps=2, min_lr_ratio=0.1, decay_fraction=0.4)
+    found = [optimizer_lr(optimizer, step, 5) for step in range(5)]
     assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_steps_past_the_end_keep_the_last_rate():
-    last = learning_rate(99, peak=2.0, kind="linear", total_steps=100, min_ratio=0.1)
-    assert learning_rate(500, peak=2.0, kind="linear", total_steps=100, min_ratio=0.1) == last
-    assert last == pytest.approx(2.0 * (0.1 + 0.9 / 101))
+    linear = optimizer_of("linear", min_lr_ratio=0.1)
+    last = optimizer_lr(linear, 99, 100)
+    assert optimizer_lr(linear, 500, 100) == last
+    assert last == pytest.approx(0.1 + 0.9 / 101)
 
 
 def test_describing_work_to_the_learner_loads_no_torch():
