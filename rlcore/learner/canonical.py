@@ -6,7 +6,6 @@ tensors are one safetensors file per role (fp32 weights, first and second moment
 of any other layout reads its own ranges out of theirs.
 """
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -123,18 +122,6 @@ class SavedState:
             raise self._refused(f"{role} of {name} is not finite")
         return merged
 
-    def digest(self) -> str:
-        """Return the sha256 of the state in canonical form: of every parameter, by name, shape,
-        step, weights and moments. It does not depend on the ranks and the ZeRO stage."""
-        sha256 = hashlib.sha256()
-        for name, saved in sorted(self.parameters.items()):
-            sha256.update(json.dumps([name, saved.shape, saved.step]).encode())
-            for role in (WEIGHTS, *MOMENTS) if saved.step is not None else (WEIGHTS,):
-                for piece in saved.ranges:
-                    values = self.read(name, role, piece.start, piece.numel)
-                    sha256.update(values.contiguous().numpy().tobytes())
-        return sha256.hexdigest()
-
     def _tensor(self, path: Path, name: str) -> Any:
         try:
             if path not in self._open:
@@ -153,11 +140,6 @@ class SavedState:
 def read_manifest(stem: Path) -> dict[str, Any]:
     """Return a rank's manifest. Raises UserError when it is missing or damaged."""
     path = Path(f"{stem}.json")
-    if stem.with_suffix(".pt").is_file():
-        raise UserError(
-            f"checkpoint {stem.parent} is of an earlier version, whose pickled shards are no longer"
-            " read; remove it, or finish its run with the version that wrote it"
-        )
     if not path.is_file():
         raise UserError(f"{path} does not exist; give a directory that a learner saved")
     try:

@@ -88,9 +88,9 @@ def test_nothing_in_a_checkpoint_is_run(zero_stage, learner_of, tmp_path):
     assert not ran.exists()
 
 
-def test_a_checkpoint_of_pickles_is_refused_in_a_sentence(learner_of, tmp_path):
+def test_a_pickle_is_no_checkpoint(learner_of, tmp_path):
     (tmp_path / "rank00000.pt").write_bytes(pickle.dumps(_Command(tmp_path / "ran")))
-    with pytest.raises(UserError, match="earlier version, whose pickled shards are no longer"):
+    with pytest.raises(UserError, match="does not exist; give a directory that a learner saved"):
         learner_of().load(tmp_path)
     assert not (tmp_path / "ran").exists()
 
