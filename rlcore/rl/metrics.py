@@ -30,7 +30,7 @@ import polars as pl
 from rlcore.algorithms.advantages import AdvantageResult
 from rlcore.algorithms.losses import explained_variance
 from rlcore.cluster.progress import activity
-from rlcore.cluster.spans import Span, Spans, joined
+from rlcore.cluster.spans import Span, Spans, in_order
 from rlcore.models.ragged import mean_of, to_floats
 from rlcore.results.metrics import (
     FLOPS,
@@ -258,7 +258,7 @@ class MetricsLog(StepMetrics):
         """Return as a table what was collected since the first iteration began."""
         zero = self._zero
         known = [] if zero is None else [s for s in self.spans.taken() if s.began_s >= zero]
-        return spans_frame(iteration, joined(known), zero or 0.0)
+        return spans_frame(iteration, in_order(known), zero or 0.0)
 
     def _utilisation(self) -> dict[str, float]:
         shares: dict[str, float] = {}
