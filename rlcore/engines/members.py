@@ -5,7 +5,6 @@ bit for bit as the lost one would have (of several turns, but for what a prefix 
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
 from typing import Any
@@ -18,20 +17,6 @@ MOST = 2  # times in a row that an engine is replaced before it has answered: wh
 SAME = 0.1  # nats, mean: further from the others' log-probs of the canary is another model
 REPLACED, REPLACED_S = "rollout/engines_replaced", "timing_s/engines_replaced"  # metrics
 StartNew = Callable[[int], Worker]
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """Engines that were replaced, and the seconds until their successors sampled."""
-
-    count: int
-    seconds: float
-
-    def metrics(self) -> dict[str, float]:
-        """Return both as metrics of an iteration; nothing where none was lost."""
-        if not self.count:
-            return {}
-        return {REPLACED: float(self.count), REPLACED_S: self.seconds}
 
 
 class Members:
@@ -105,10 +90,11 @@ class Members:
         )
         return worker
 
-    def taken_losses(self) -> Losses:
-        """Return the losses since the last call."""
+    def taken_losses(self) -> dict[str, float]:
+        """Return as metrics how many engines were replaced since the last call, and the seconds
+        until their successors sampled; nothing where none was lost."""
         seconds = [self._lost_s.popleft() for _ in range(len(self._lost_s))]
-        return Losses(len(seconds), sum(seconds))
+        return {REPLACED: float(len(seconds)), REPLACED_S: sum(seconds)} if seconds else {}
 
     def _give_weights(self, worker: Worker) -> None:
         if self._update is None:

@@ -16,7 +16,7 @@ from rlcore.cluster.types import (
     as_completed,
     is_lost,
 )
-from rlcore.engines.members import Losses, Members, StartNew
+from rlcore.engines.members import Members, StartNew
 from rlcore.engines.streaming import RequestStream, lane
 from rlcore.engines.types import Generation, Sampling, TurnRequest
 from rlcore.models.weight_digest import (
@@ -60,8 +60,8 @@ class EnginePool:
         """Return the number of engines."""
         return len(self._members)
 
-    def taken_losses(self) -> Losses:
-        """Return which engines were replaced since the last call."""
+    def taken_losses(self) -> dict[str, float]:
+        """See ``Members``."""
         return self._members.taken_losses()
 
     def taken_spans(self) -> list[Span]:

@@ -316,7 +316,7 @@ class Phases:
             self.ahead.offer(state.iteration, offered)
         if self.ahead is None:
             self.metrics.spans.extend(self.workers.engines.taken_spans())
-        self.metrics.add(self.workers.engines.taken_losses().metrics())
+        self.metrics.add(self.workers.engines.taken_losses())
         self.metrics.publish(state.iteration)
         # The checkpoint is last: a rerun resumes from it, and finds all that it relies on recorded.
         # A kill before it repeats the iteration from its records.
