@@ -354,16 +354,11 @@ def check_unchanged(data: DataSection, reads: Mapping[str, str]) -> None:
 
 def reward_model_digests(recipe: Recipe) -> dict[str, Read]:
     """Return the digest of each reward model that users bring, by its function, as
-    ``model_digests``."""
+    ``model_digests``; one that is served counts by its version, in the recipe's part."""
     found: dict[str, Read] = {}
     for name, model in recipe.reward_models.items():
-        if model.path is None:  # served: its version is in the recipe's part
-            continue
-        local, role = Path(model.path).expanduser(), f"{REWARD_MODEL}:{name}"
-        if local.is_dir():
-            found[role] = read_directory_digest(local, f"reward_models.{name}.path")
-        else:
-            found[role] = hub_read(model.path, model.revision, "model")
+        where = f"reward_models.{name}.path"
+        found |= _model_read(model.path, model.revision, f"{REWARD_MODEL}:{name}", where)
     return found
 
 
@@ -371,12 +366,7 @@ def reward_base_digests(section: RewardModelSection) -> dict[str, Read]:
     """Return the digest of ``reward_model.base``, where it names one, by that role, as
     ``model_digests``."""
     role = f"{REWARD_MODEL}.base"
-    if section.base is None:
-        return {}
-    local = Path(section.base).expanduser()
-    if local.is_dir():
-        return {role: read_directory_digest(local, role)}
-    return {role: hub_read(section.base, section.base_revision, "model")}
+    return _model_read(section.base, section.base_revision, role, role)
 
 
 def model_digests(model: ModelSection) -> dict[str, Read]:
@@ -385,9 +375,13 @@ def model_digests(model: ModelSection) -> dict[str, Read]:
     A local directory counts by the names and sha256 of its files, a hub name as in
     ``data_digests``. Raises ``UserError`` for a file that cannot be read.
     """
-    if model.path is None:
+    return _model_read(model.path, model.revision, "model", "model.path")
+
+
+def _model_read(path: str | None, revision: str | None, role: str, where: str) -> dict[str, Read]:
+    if path is None:
         return {}
-    local = Path(model.path).expanduser()
+    local = Path(path).expanduser()
     if local.is_dir():
-        return {"model": read_directory_digest(local, "model.path")}
-    return {"model": hub_read(model.path, model.revision, "model")}
+        return {role: read_directory_digest(local, where)}
+    return {role: hub_read(path, revision, "model")}

@@ -45,25 +45,52 @@ def evaluate(
 
     Evaluates the rows of ``prompts`` with split ``split``. ``checkpoint`` labels the rows;
     ``stop_ids``: what ends a turn of the model (``models.stop_tokens``), besides ``section.stop``.
-    ``num_prompts`` and ``num_samples`` of a result count what it is computed from. ``episodes``:
-    how the policy answers, in an environment. Raises ``UserError`` when the split has no prompt,
-    RewardFailureError when more completions are unscored than ``reward`` allows.
+    One greedy completion per question, however often it is repeated, but per prompt in an
+    environment; with ``section.samples`` > 1 also that many sampled ones, the seed of each a
+    function of (seed, uid, sample). A completion that the engine aborted has outcome "aborted" and
+    no score. ``num_prompts`` and ``num_samples`` of a result count what it is computed from.
+    ``episodes``: how the policy answers, in an environment. Raises ``UserError`` when the split has
+    no prompt, RewardFailureError when more completions are unscored than ``reward`` allows.
     """
-    drawn = generate_completions(
-        prompts,
-        checkpoint=checkpoint,
-        section=section,
-        seed=seed,
-        engines=engines,
-        tokenizer=tokenizer,
-        stop_ids=stop_ids,
-        scorer=scorer,
-        split=split,
-        episodes=episodes,
+    questions = select_prompts(prompts, section.max_prompts, seed, split)
+    greedy = Sampling(
+        temperature=0.0,
+        max_new_tokens=section.max_new_tokens,
+        stop_token_ids=stop_ids,
+        stop=section.stop,
     )
-    rows = f"completions of '{checkpoint}'"
-    check_unscored(drawn.select("outcome", "detail").rows(), reward, rows=rows)
-    return summarize(drawn, section, seed), drawn.drop("correct", "detail", "judge_failed")
+    asked = one_per_question(questions) if episodes is None else questions
+    modes = {"greedy": (asked, 1, greedy)}
+    if section.samples > 1:
+        sampling = replace(greedy, temperature=section.temperature, top_p=section.top_p)
+        modes["sampled"] = (questions, section.samples, sampling)
+    drawn: dict[str, list[Trajectory]] = {}
+    for mode, (asked, n, sampling) in modes.items():
+        requests = _requests(asked, mode, n, seed)
+        sampled = collect(requests, sampling, engines, tokenizer, episodes)
+        drawn[mode] = in_order(requests, sampled)
+    # All in one call: the limit on unscored completions is a share of all.
+    rewards = iter(score([t for mode in drawn.values() for t in mode], scorer))
+    rows = pl.concat(
+        _completions(checkpoint, mode, trajectories, list(islice(rewards, len(trajectories))))
+        for mode, trajectories in drawn.items()
+    )
+    what = f"completions of '{checkpoint}'"
+    check_unscored(rows.select("outcome", "detail").rows(), reward, rows=what)
+    return summarize(rows, section, seed), rows.drop("correct", "detail", "judge_failed")
+
+
+def _requests(prompts: pl.DataFrame, mode: str, n: int, seed: int) -> list[Request]:
+    return [
+        Request(
+            f"{prompt['uid']}-{mode}-{sample:03d}",
+            prompt,
+            sample,
+            stream_seed(seed, "evaluate", prompt["uid"], sample),
+        )
+        for prompt in prompts.iter_rows(named=True)
+        for sample in range(n)
+    ]
 
 
 def section_of(
@@ -75,62 +102,6 @@ def section_of(
     if checkpoint == "base" and "sft" in checkpoints:
         return section.model_copy(update={"samples": 1, "pass_k": ()})
     return section
-
-
-def generate_completions(
-    prompts: pl.DataFrame,
-    *,
-    checkpoint: str,
-    section: EvaluateSection,
-    seed: int,
-    engines: EnginePool,
-    tokenizer: Any,
-    stop_ids: tuple[int, ...],
-    scorer: Scorer,
-    split: str = "test",
-    episodes: Episodes | None = None,
-) -> pl.DataFrame:
-    """Return one row per completion: the Completions columns, ``correct``, ``detail``, and whether
-    a reward function of weight 0 failed (``judge_failed``).
-
-    One greedy completion per question, however often it is repeated, but per prompt in an
-    environment; with ``section.samples`` > 1 also that many sampled ones, the
-    seed of each a function of (seed, uid, sample). A completion that the engine aborted has outcome
-    "aborted" and no score. Raises ``UserError`` when no prompt has split ``split``.
-    """
-    rows = select_prompts(prompts, section.max_prompts, seed, split)
-    greedy = Sampling(
-        temperature=0.0,
-        max_new_tokens=section.max_new_tokens,
-        stop_token_ids=stop_ids,
-        stop=section.stop,
-    )
-    modes = {"greedy": (1, greedy)}
-    if section.samples > 1:
-        sampling = replace(greedy, temperature=section.temperature, top_p=section.top_p)
-        modes["sampled"] = (section.samples, sampling)
-    drawn: dict[str, list[Trajectory]] = {}
-    for mode, (n, sampling) in modes.items():
-        once = mode == "greedy" and episodes is None
-        asked = one_per_question(rows) if once else rows
-        requests = [
-            Request(
-                f"{prompt['uid']}-{mode}-{sample:03d}",
-                prompt,
-                sample,
-                stream_seed(seed, "evaluate", prompt["uid"], sample),
-            )
-            for prompt in asked.iter_rows(named=True)
-            for sample in range(n)
-        ]
-        sampled = collect(requests, sampling, engines, tokenizer, episodes)
-        drawn[mode] = in_order(requests, sampled)
-    # All in one call: the limit on unscored completions is a share of all.
-    rewards = iter(score([t for mode in drawn.values() for t in mode], scorer))
-    return pl.concat(
-        _completions(checkpoint, mode, trajectories, list(islice(rewards, len(trajectories))))
-        for mode, trajectories in drawn.items()
-    )
 
 
 def select_prompts(

@@ -63,8 +63,8 @@ class GroupMetric:
 
 
 def summarize(drawn: pl.DataFrame, section: EvaluateSection, seed: int) -> pl.DataFrame:
-    """Return the EvalResults table of ``drawn`` (as ``generate_completions`` returns it), one
-    checkpoint's."""
+    """Return the EvalResults table of ``drawn``, Completions of one checkpoint with ``correct`` and
+    ``judge_failed``."""
     drawn = with_question(drawn)
     return results_table(drawn, drawn["checkpoint"][0], lambda one: _figures(one, section), seed)
 

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from rlcore.engines.types import Generation, Sampling
-from rlcore.evaluation.evaluate import evaluate, generate_completions, section_of, select_prompts
+from rlcore.evaluation.evaluate import evaluate, section_of, select_prompts
+from rlcore.evaluation.summary import summarize
 from rlcore.rewards.types import Failure, Reward, RewardRow
 from rlcore.rewards.unscored_rows import RewardFailureError
 from schemas.errors import UserError
@@ -255,17 +256,12 @@ def test_evaluation_is_a_function_of_its_arguments() -> None:
     assert run()[0].equals(run()[0])
 
 
-def test_drawn_rows_carry_the_verdict_behind_each_figure() -> None:
-    drawn = generate_completions(
-        prompts(),
-        checkpoint="rl",
-        section=SECTION,
-        seed=0,
-        engines=ScriptedEngines(scripted(SCRIPT)),
-        tokenizer=ScriptedTokenizer(decode),
-        stop_ids=(EOS,),
-        scorer=score,
-    )
+def test_drawn_rows_carry_the_verdict_behind_each_figure(monkeypatch) -> None:
+    summarized = []
+    kept = lambda drawn, *rest: summarized.append(drawn) or summarize(drawn, *rest)  # noqa: E731
+    monkeypatch.setattr("rlcore.evaluation.evaluate.summarize", kept)
+    run(section=SECTION)
+    (drawn,) = summarized
     (row,) = drawn.filter(pl.col("outcome") == "timeout").head(1).iter_rows(named=True)
     assert (row["prompt"], row["response"], row["detail"]) == ("What is 1?", "7", "too slow")
     assert (row["score"], row["correct"], row["mode"], row["sample"]) == (None, None, "sampled", 1)
