@@ -104,63 +104,65 @@ def results_table(
 def _figures(group: pl.DataFrame, section: EvaluateSection) -> Iterator[GroupMetric]:
     for mode in group["mode"].unique(maintain_order=True):
         completions = group.filter(pl.col("mode") == mode).sort("uid", "sample")
-        n = 1 if mode == "greedy" else section.samples
-        with_verdict = completions.filter(pl.col("correct").is_not_null())
         if mode == "sampled":
-            yield from _accuracies(with_verdict, n, section.pass_k)
-        else:
-            yield _greedy(with_verdict)
-        yield from _score_length_and_failures(completions, mode)
+            yield from _of_samples(_with_verdict(completions), section.samples, section.pass_k)
+        yield from _of_completions(completions, mode)
 
 
-def _greedy(with_verdict: pl.DataFrame) -> GroupMetric:
-    right = with_verdict["correct"].to_numpy().astype(float)
-    values = _per_question(right, with_verdict["question"])
-    return GroupMetric("greedy/acc", values, True, with_verdict.height)
+def _with_verdict(completions: pl.DataFrame) -> pl.DataFrame:
+    return completions.filter(pl.col("correct").is_not_null())
 
 
-def _per_question(values: np.ndarray, questions: pl.Series) -> np.ndarray:
-    """Return the mean of the ``values`` of each question, in order of first appearance."""
-    rows = pl.DataFrame({"question": questions, "value": values})
-    means = rows.group_by("question", maintain_order=True).agg(pl.col("value").mean())
-    return means["value"].to_numpy()
-
-
-def _accuracies(with_verdict: pl.DataFrame, n: int, pass_k: tuple[int, ...]) -> list[GroupMetric]:
-    """Return avg@n, pass@k and maj@n over prompts with enough samples that have a verdict."""
+def _of_samples(
+    with_verdict: pl.DataFrame, n: int, pass_k: tuple[int, ...]
+) -> Iterator[GroupMetric]:
+    """Yield avg@n, pass@k and maj@n over prompts with enough samples that have a verdict."""
     prompts = with_verdict.group_by("uid", maintain_order=True).agg(
         "correct", "answer", pl.col("question").first()
     )
-    asked_P = prompts["question"]
-    correct_P = prompts["correct"].to_list()
-    answers_P = prompts["answer"].to_list()
-    winners = [
-        (index := majority(answers)) is not None and correct[index]
-        for answers, correct in zip(answers_P, correct_P, strict=True)
-    ]
-    figures = [_over(f"sampled/avg@{n}", correct_P, asked_P, avg_at_k)]
+    yield _over(f"sampled/avg@{n}", prompts, lambda correct, _: avg_at_k(correct))
     for k in pass_k:
-        kept = [i for i, correct in enumerate(correct_P) if len(correct) >= k]
-        enough = [correct_P[i] for i in kept]
-        figures.append(
-            # with k = n each prompt's value is 0 or 1: a share of prompts
-            _over(
-                f"sampled/pass@{k}",
-                enough,
-                asked_P.gather(kept),
-                lambda c, k=k: pass_at_k(len(c), sum(c), k),
-                k == n,
-            )
+        enough = prompts.filter(pl.col("correct").list.len() >= k)
+        yield _over(
+            f"sampled/pass@{k}",
+            enough,
+            lambda correct, _, k=k: pass_at_k(len(correct), sum(correct), k),
+            k == n,  # each prompt's value is then 0 or 1: a share of prompts
         )
-    majorities = _per_question(np.array(winners, dtype=float), asked_P)
-    return [*figures, GroupMetric(f"sampled/maj@{n}", majorities, True, with_verdict.height)]
+    yield _over(f"sampled/maj@{n}", prompts, _is_majority_right, True)
 
 
-def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[GroupMetric]:
-    """Return score, length, truncation and failures, one value per question."""
+def _is_majority_right(correct: list[bool], answers: list[str | None]) -> bool:
+    index = majority(answers)
+    return index is not None and correct[index]
+
+
+def _over(
+    metric: str,
+    prompts: pl.DataFrame,
+    estimator: Callable[[list[bool], list[str | None]], float],
+    is_share: bool = False,
+) -> GroupMetric:
+    values = [float(estimator(*row)) for row in prompts.select("correct", "answer").iter_rows()]
+    rows = prompts.select("question", value=pl.Series(values, dtype=pl.Float64))
+    num_samples = int(prompts["correct"].list.len().sum())
+    return _per_question(metric, rows, pl.col("value"), is_share, num_samples)
+
+
+def _per_question(
+    metric: str, rows: pl.DataFrame, value: pl.Expr, is_share: bool, num_samples: int
+) -> GroupMetric:
+    """Return the means of ``value`` over the rows of each question, in order of appearance."""
+    means = rows.group_by("question", maintain_order=True).agg(value.cast(pl.Float64).mean())
+    return GroupMetric(metric, means.to_series(1).to_numpy(), is_share, num_samples)
+
+
+def _of_completions(completions: pl.DataFrame, mode: str) -> list[GroupMetric]:
+    """Return accuracy if greedy, score, length, truncation and failures."""
     scored = completions.filter(pl.col("score").is_not_null())
     share = mode == "greedy"
-    columns = {
+    columns = {"acc": (_with_verdict(completions), pl.col("correct"), True)} if share else {}
+    columns |= {
         "score": (scored, pl.col("score"), False),
         "response_length/mean": (completions, pl.col("num_tokens"), False),
         "response_length/clip_ratio": (
@@ -179,15 +181,10 @@ def _score_length_and_failures(completions: pl.DataFrame, mode: str) -> list[Gro
             "valid_action_ratio": (completions, valid.mean(), False),
             "called": (completions, _called(), share),
         }
-    figures = []
-    for name, (rows, expression, is_share) in columns.items():
-        means = rows.group_by("question", maintain_order=True).agg(
-            expression.cast(pl.Float64).mean().alias("value")
-        )
-        figures.append(
-            GroupMetric(f"{mode}/{name}", means["value"].to_numpy(), is_share, rows.height)
-        )
-    return figures
+    return [
+        _per_question(f"{mode}/{name}", rows, value, is_share, rows.height)
+        for name, (rows, value, is_share) in columns.items()
+    ]
 
 
 def _called() -> pl.Expr:
@@ -195,15 +192,3 @@ def _called() -> pl.Expr:
     said, role = pl.element().struct.field("content"), pl.element().struct.field("role")
     result = (role == "tool") & ~said.str.starts_with("error:")
     return pl.col("turns").list.eval(result).list.any()
-
-
-def _over(
-    metric: str,
-    correct_P: list[list[bool]],
-    asked_P: pl.Series,
-    estimator: Callable[[list[bool]], float],
-    is_share: bool = False,
-) -> GroupMetric:
-    values = np.array([estimator(correct) for correct in correct_P], dtype=float)
-    values = _per_question(values, asked_P)
-    return GroupMetric(metric, values, is_share, sum(len(correct) for correct in correct_P))
