@@ -24,10 +24,13 @@ from rlcore.supervised.loop import batch_rows, epoch_steps
 from rlcore.supervised.preference_files import OF_PREFERENCE
 from rlcore.supervised.preferences import (
     Preferences,
+    by_prompt,
     check_pairs,
     comparable,
     cut,
     fit,
+    joined_rows,
+    on_every_token,
     without_equals,
 )
 from schemas.errors import UserError
@@ -55,9 +58,7 @@ def prepare(preferences: Preferences, section: PreferenceSection) -> Preferences
         return found
     found = without_equals(found)
     check_pairs(found.table, OF_PREFERENCE)
-    pairs = found.table.filter(comparable(found.table))
-    tied = found.table.height - pairs.height
-    return replace(found, table=pairs, left_out=found.left_out | ({"tied": tied} if tied else {}))
+    return found.only(found.table.filter(comparable(found.table)), "tied")
 
 
 def response_sequences(
@@ -142,10 +143,9 @@ class _Rows:
 
     def term(self, units: np.ndarray, learner: LearnerPool) -> Term:
         """Return what a step on ``units`` minimises; for KTO it asks ``learner`` for z."""
-        members = [self.units[unit] for unit in units.tolist()]
-        rows, section = np.concatenate(members), self.section
+        members, section = [self.units[unit] for unit in units.tolist()], self.section
+        rows, groups = joined_rows(members)
         taken = self.sequences.take(rows)
-        groups = np.repeat(np.arange(len(members)), [len(part) for part in members])
         if section.algorithm == "dpo":
             pairs = sum(num_pairs(self.ranks[part]) for part in members)
             objective = DpoObjective(
@@ -184,20 +184,13 @@ def _rows_of(table: pl.DataFrame, split: str, section: PreferenceSection) -> _Ro
         _placed(values, mask) for values, mask in zip(known, plain.loss_mask, strict=True)
     ]
     kto = section.algorithm == "kto"
-    field = (ranks == 1) if kto else ranks
-    name = "desirable" if kto else "ranks"
-    constants = [
-        np.full(length, value, dtype=np.float32)
-        for length, value in zip(plain.lengths.tolist(), field.tolist(), strict=True)
-    ]
-    per_token = {"ref_logprobs": of_reference, name: constants}
-    prompts = np.arange(mine.height) if kto else mine["uid"].rle_id().to_numpy()
-    cuts = np.flatnonzero(np.diff(prompts)) + 1
+    name, field = ("desirable", ranks == 1) if kto else ("ranks", ranks)
+    per_token = {"ref_logprobs": of_reference, name: on_every_token(plain, field)}
     return _Rows(
         section,
         replace(plain, per_token=per_token),
         ranks,
-        np.split(np.arange(mine.height), cuts) if mine.height else [],
+        list(np.arange(mine.height)[:, None]) if kto else by_prompt(mine),
         other_sequences(mine, section.max_tokens) if kto else None,
         np.array([row.sum(dtype=np.float64) for row in to_arrays(mine["other_logprobs"])]),
     )

@@ -65,6 +65,12 @@ class Preferences:
         counts |= {f"pairs/{what}": n for what, n in self.pairs.items()}
         return counts | {f"left_out/{reason}": n for reason, n in self.left_out.items()}
 
+    def only(self, table: pl.DataFrame, reason: str, *, cut: int = 0) -> "Preferences":
+        """Return these with the rows of ``table``, the others left out for ``reason``."""
+        lost = self.table.height - table.height
+        left_out = self.left_out | ({reason: lost} if lost else {})
+        return replace(self, table=table, left_out=left_out, cut=self.cut + cut)
+
 
 def encode(rows: Sequence[Ranked], tokenizer: "ChatTokenizer") -> Preferences:
     """Tokenise ``rows`` by the chat template, as prompts and demonstrations are.
@@ -111,23 +117,17 @@ def preferences_table(
 def fit(preferences: Preferences, max_tokens: int) -> Preferences:
     """Leave out responses of more than ``max_tokens``, prompt included."""
     fits = pl.col("token_ids").list.len() <= max_tokens
-    table = preferences.table.filter(fits)
-    long = preferences.table.height - table.height
-    left_out = preferences.left_out | ({"too_long": long} if long else {})
-    return replace(preferences, table=table, left_out=left_out)
+    return preferences.only(preferences.table.filter(fits), "too_long")
 
 
 def cut(preferences: Preferences, max_tokens: int) -> Preferences:
     """Cut responses behind ``max_tokens`` tokens of prompt and response, and leave out those of
     which nothing remains. No stop token is put behind what is cut, which would teach to end there.
     """
-    fits = pl.col("prompt_tokens") < max_tokens
-    table = preferences.table.filter(fits)
-    empty = preferences.table.height - table.height
+    table = preferences.table.filter(pl.col("prompt_tokens") < max_tokens)
     long = int((table["token_ids"].list.len() > max_tokens).sum())
     table = table.with_columns(pl.col("token_ids").list.head(max_tokens))
-    left_out = preferences.left_out | ({"no_response_left": empty} if empty else {})
-    return replace(preferences, table=table, left_out=left_out, cut=preferences.cut + long)
+    return preferences.only(table, "no_response_left", cut=long)
 
 
 def without_equals(preferences: Preferences) -> Preferences:
@@ -135,12 +135,7 @@ def without_equals(preferences: Preferences) -> Preferences:
     They are the same in the tokens that are left of them."""
     two_ranks = pl.col("rank").n_unique().over("uid", "token_ids") > 1
     table = preferences.table.filter(~two_ranks.any().over("uid"))
-    equal = preferences.table.height - table.height
-    return replace(
-        preferences,
-        table=table,
-        left_out=preferences.left_out | ({"equal_tokens": equal} if equal else {}),
-    )
+    return preferences.only(table, "equal_tokens")
 
 
 def check_pairs(table: pl.DataFrame, at: str = "reward_model.preferences") -> None:
@@ -177,10 +172,26 @@ def comparable(table: pl.DataFrame) -> pl.Series:
 def preference_sequences(table: pl.DataFrame) -> Sequences:
     """Return the rows as sequences without loss mask: a reward model is read at the last token."""
     token_ids = to_arrays(table["token_ids"])
-    return Sequences(
-        token_ids=token_ids,
-        loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
-    )
+    return Sequences(token_ids, [np.zeros(len(ids), dtype=bool) for ids in token_ids])
+
+
+def on_every_token(sequences: Sequences, values: np.ndarray) -> list[np.ndarray]:
+    """Return ``values`` [sequences] on all tokens of their sequence, float32."""
+    pairs = zip(sequences.lengths.tolist(), values.tolist(), strict=True)
+    return [np.full(length, value, dtype=np.float32) for length, value in pairs]
+
+
+def by_prompt(table: pl.DataFrame) -> list[np.ndarray]:
+    """Return the rows of each prompt, whose rows follow one another."""
+    prompts = table["uid"].rle_id().to_numpy()
+    cuts = np.flatnonzero(np.diff(prompts)) + 1
+    return np.split(np.arange(len(prompts)), cuts) if len(prompts) else []
+
+
+def joined_rows(prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of all ``prompts``, and which of these each row is of."""
+    groups = np.repeat(np.arange(len(prompts)), [len(rows) for rows in prompts])
+    return np.concatenate(prompts), groups
 
 
 def sample_preferences(

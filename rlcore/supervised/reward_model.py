@@ -9,7 +9,7 @@ higher (equal scores are wrong). Its difficulty is the pair of levels, e.g. "cor
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -19,14 +19,19 @@ import polars as pl
 from rlcore.algorithms.losses import pair_weights
 from rlcore.algorithms.objective import PreferenceObjective
 from rlcore.algorithms.seeds import stream_seed
-from rlcore.algorithms.statistics import Estimate, bootstrap_share
+from rlcore.algorithms.statistics import bootstrap_share
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term
 from rlcore.models.packing import Sequences
-from rlcore.models.ragged import to_arrays
 from rlcore.models.weight_files import read_checkpoint
 from rlcore.supervised.loop import batch_rows, epoch_steps
-from rlcore.supervised.preferences import comparable, preference_sequences
+from rlcore.supervised.preferences import (
+    by_prompt,
+    comparable,
+    joined_rows,
+    on_every_token,
+    preference_sequences,
+)
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL
 from schemas.outcomes import LEVELS
@@ -44,8 +49,7 @@ class PreferenceBatches:
         train = train.filter(comparable(train))
         self._sequences = preference_sequences(train)
         self._ranks = train["rank"].to_numpy()
-        prompts = train["uid"].rle_id().to_numpy()
-        self._members = np.split(np.arange(len(prompts)), np.flatnonzero(np.diff(prompts)) + 1)
+        self._members = by_prompt(train)
         self._batch_prompts, self._seed = section.batch_prompts, seed
         if not train.height:
             raise UserError(
@@ -59,9 +63,7 @@ class PreferenceBatches:
         chosen = batch_rows(
             len(self._members), self._batch_prompts, step=step, seed=self._seed, stage=REWARD_MODEL
         )
-        members = [self._members[prompt] for prompt in chosen.tolist()]
-        rows = np.concatenate(members)
-        groups = np.repeat(np.arange(len(members)), [len(part) for part in members])
+        rows, groups = joined_rows([self._members[prompt] for prompt in chosen.tolist()])
         return Term(
             ranked_sequences(self._sequences.take(rows), self._ranks[rows], groups),
             PreferenceObjective(),
@@ -75,18 +77,8 @@ def ranked_sequences(sequences: Sequences, ranks: np.ndarray, groups: np.ndarray
     mean over prompts of the mean over their pairs of unequal rank.
     """
     per_sequence = {"ranks": ranks, "pair_weights": pair_weights(ranks, groups)}
-    lengths = sequences.lengths.tolist()
-    return replace(
-        sequences,
-        per_token={
-            name: [
-                np.full(length, value, dtype=np.float32)
-                for length, value in zip(lengths, values.tolist(), strict=True)
-            ]
-            for name, values in per_sequence.items()
-        },
-        groups=groups.astype(np.int64),
-    )
+    per_token = {name: on_every_token(sequences, each) for name, each in per_sequence.items()}
+    return replace(sequences, per_token=per_token, groups=groups.astype(np.int64))
 
 
 WEIGHTS = "model.safetensors"
@@ -107,12 +99,8 @@ def zero_sequences(
         best = pl.col("rank") == pl.col("rank").min().over("uid")
         rows = train.filter(best).select("uid", "token_ids")
     order = pl.Series("order", [stream_seed(seed, "zero", uid) for uid in rows["uid"]])
-    chosen = rows.with_columns(order).sort("order", maintain_order=True).head(count)
-    token_ids = to_arrays(chosen["token_ids"])
-    return Sequences(
-        token_ids=token_ids,
-        loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
-    )
+    ordered = rows.with_columns(order).sort("order", maintain_order=True)
+    return preference_sequences(ordered.head(count))
 
 
 def shift_bias(model_dir: Path, shift: float) -> None:
@@ -205,15 +193,15 @@ def pair_accuracy(pairs: pl.DataFrame, seed: int) -> pl.DataFrame:
         mine = pairs if level == ALL else pairs.filter(pl.col("level") == level)
         if mine.is_empty():
             continue
-        by_prompt = mine.group_by("uid", maintain_order=True).agg(
+        prompts = mine.group_by("uid", maintain_order=True).agg(
             right=(pl.col("margin") > 0).sum(), count=pl.len()
         )
         estimate = bootstrap_share(
-            by_prompt["right"].to_numpy(),
-            by_prompt["count"].to_numpy(),
+            prompts["right"].to_numpy(),
+            prompts["count"].to_numpy(),
             stream_seed(seed, "bootstrap", "pair_accuracy", level),
         )
-        rows.append((level, by_prompt.height, mine.height, *_figures(estimate)))
+        rows.append((level, prompts.height, mine.height, *astuple(estimate)))
     schema = {"level": pl.String, "num_prompts": pl.Int64, "num_pairs": pl.Int64}
     figures = dict.fromkeys(("accuracy", "ci_low", "ci_high"), pl.Float64)
     return pl.DataFrame(rows, schema=schema | figures, orient="row")
@@ -247,7 +235,3 @@ def calibration(pairs: pl.DataFrame) -> tuple[pl.DataFrame, float]:
         pl.Series("low", low), pl.Series("high", high), "num_pairs", "claimed", "observed"
     )
     return table, error
-
-
-def _figures(estimate: Estimate) -> tuple[float, float, float]:
-    return estimate.value, estimate.low, estimate.high
