@@ -46,8 +46,6 @@ def preference(run: StageRun) -> ArtifactRef:
         learner=learner,
         seed=run.recipe.seed,
     )
-    for sentence in batches.hints():
-        log.warning(sentence)
     lineage = replace(run.lineage(), parents={**run.parents, PREFERENCES: rows})
     training = SupervisedTraining(
         batches, section, learner=learner, store=store, key=run.key, lineage=lineage

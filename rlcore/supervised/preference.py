@@ -240,25 +240,6 @@ class PreferenceBatches:
         )
         return self._train.term(units, self._learner)
 
-    def hints(self) -> list[str]:
-        """Return sentences on what a user should know of the rows before they are trained on."""
-        if self._section.algorithm != "kto":
-            return []
-        said = []
-        if self._train.others is None:
-            said.append("all responses are to one prompt, so KTO's reference point is 0 throughout")
-        desirable = int((self._train.ranks == 1).sum())
-        other = len(self._train.ranks) - desirable
-        weights = self._section.desirable_weight, self._section.undesirable_weight
-        ratio = weights[0] * desirable / (weights[1] * other) if other else np.inf
-        if not 1.0 <= ratio <= 4 / 3:
-            said.append(
-                f"preference.desirable_weight x {desirable} desirable responses /"
-                f" (preference.undesirable_weight x {other} others) = {ratio:.2f}; the paper"
-                " advises 1 to 1.33 (arXiv 2402.01306 eq. 8), by the two weights"
-            )
-        return said
-
     def validation(self) -> dict[str, float]:
         """Return the metrics of the held-out responses, by TRL's names; none where there are
         none."""

@@ -330,18 +330,6 @@ def test_a_row_is_read_with_the_response_to_another_prompt() -> None:
     assert other_sequences(table.head(1), 4) is None
 
 
-def test_kto_says_where_its_classes_do_not_balance(learner_of) -> None:
-    """The paper's range; and without another prompt there is no reference point."""
-    section = section_of(algorithm="kto")
-    one = make_pairs(1)
-    (alone,) = batches_of(section, one, learner_of()).hints()
-    assert "to one prompt" in alone
-    skewed = make_pairs(6).filter((pl.col("rank") == 1) | (pl.col("uid") == "train0"))
-    (said,) = batches_of(section, skewed, learner_of()).hints()
-    assert "= 6.00" in said
-    assert not batches_of(section_of(), make_pairs(2), learner_of()).hints()
-
-
 def test_a_reference_of_another_model_is_found_at_the_first_step(learner_of) -> None:
     check_start({"preference/moved": 5e-5}, "float32")
     with pytest.raises(UserError, match=r"0\.3 nats per token"):
