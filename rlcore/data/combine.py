@@ -8,11 +8,11 @@ import polars as pl
 
 from rlcore.data.prepare_part import ASKED, BESIDE, CONTENT, HASHES, SPLITS, Kept, PartColumns
 from rlcore.data.rows import Reject
-from rlcore.data.screen import Dropped, ScreenedRows
 from rlcore.data.write import numbered_uid, numbers_of, rejects_table
 
 TEST = SPLITS.index("test")
 TRAIN = SPLITS.index("train")
+Dropped = dict[int, tuple[str, str]]  # position of a row to drop -> (reason, detail)
 
 
 class Gathered:
@@ -70,22 +70,12 @@ class Gathered:
         part = int(np.searchsorted(self._ends, place, side="right")) - 1
         return self._sources[part], int(self.index[place])
 
-    def compared(self, places: np.ndarray, text: pl.Expr) -> ScreenedRows:
-        """Return the rows at ``places``; ``text``: of the columns, what makes two rows equal."""
+    def name(self, place: int) -> str:
+        """Return what a row is called in rejects."""
+        source, number = self.row(place)
+        return f"{source} row {number}"
 
-        def name(position: int) -> str:
-            source, number = self.row(int(places[position]))
-            return f"{source} row {number}"
-
-        return ScreenedRows(
-            name,
-            self.split[places] == TRAIN,
-            lambda: self._hashes(places),
-            lambda positions: self.strings(places[positions], text),
-            lambda positions: self.strings(places[positions], pl.col(ASKED)),
-        )
-
-    def _hashes(self, places: np.ndarray) -> np.ndarray:
+    def hashes(self, places: np.ndarray) -> np.ndarray:
         """Return the hashes of the rows at ``places``, uint64 [rows, 2], in their order."""
         found = np.zeros((len(places), len(HASHES)), dtype=np.uint64)
         for columns, within, at in self._by_part(places):

@@ -174,7 +174,7 @@ class _Ready:
         held = {split: prompts.asked(split) for split in ("test", "validation")}
         order = self._places["prompts"]
         others = order[prompts.split[order] != TEST]
-        dropped = screen(prompts.compared(others, pl.col(ASKED)), held, data)
+        dropped = screen(prompts, others, pl.col(ASKED), held, data)
         self.rejects.append(prompts.rejects(others, dropped))
         kept = np.ones(len(order), dtype=np.bool_)
         kept[others[np.array(list(dropped), dtype=np.int64)]] = False
@@ -183,7 +183,7 @@ class _Ready:
             prompts.row(int(others[i])) for i, why in dropped.items() if why[0] == "contaminated"
         }
         places = demonstrations.without(leaked)
-        dropped = screen(demonstrations.compared(places, pl.col(SAID)), held, data)
+        dropped = screen(demonstrations, places, pl.col(SAID), held, data)
         self.rejects.append(demonstrations.rejects(places, dropped, "demonstration: "))
         self._places["demonstrations"] = np.delete(places, np.array(list(dropped), dtype=np.int64))
 
@@ -257,16 +257,14 @@ class _Ready:
             "rejects": rejects,
             "rows_rejected": rows.select("source", "row").n_unique(),
             "vocab_size": self._vocab_size,
-            **{
-                f"{name}_mean": round(float(s.mean()), 2) if len(s) else 0.0
-                for name, s in lengths.items()
-            },
-            **{
-                f"{name}_p95": int(np.quantile(s, 0.95, method="higher")) if len(s) else 0
-                for name, s in lengths.items()
-            },
-            **{f"{name}_max": int(s.max(initial=0)) for name, s in lengths.items()},
+            **{key: figure for name, s in lengths.items() for key, figure in _lengths(name, s)},
         }
+
+
+def _lengths(name: str, tokens: np.ndarray) -> Iterator[tuple[str, float]]:
+    yield f"{name}_mean", round(float(tokens.mean()), 2) if len(tokens) else 0.0
+    yield f"{name}_p95", int(np.quantile(tokens, 0.95, method="higher")) if len(tokens) else 0
+    yield f"{name}_max", int(tokens.max(initial=0))
 
 
 def _split_counts(rows: Gathered, places: np.ndarray) -> Counter[str]:

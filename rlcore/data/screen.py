@@ -1,18 +1,19 @@
 """Training rows that repeat one another or the test split, and how much may be rejected."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
+from rlcore.data.combine import ASKED, TRAIN, Dropped, Gathered
 from rlcore.data.dedup import contaminated, exact_duplicates, near_duplicates
 from rlcore.data.rows import Reject
 from schemas.data import DataSection
 from schemas.errors import UserError
 
 Held = dict[str, list[str]]  # evaluation split -> its prompts; training may hold none of them
-Dropped = dict[int, tuple[str, str]]  # position of a row to drop -> (reason, detail)
 
 _READ_ROWS = 8192  # texts in memory at once
 
@@ -33,35 +34,23 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class ScreenedRows:
-    """Rows of one table that are compared with one another, of the training and validation splits.
+class _Texts:
+    """``value`` of the rows at ``places``, read again each time it is iterated; few are held."""
 
-    ``name``: position -> "<source> row <number>". ``is_train`` [rows]. ``hashes``: reads
-    those of ``texts``, as in ``exact_duplicates``. ``texts`` and ``asked``: positions -> what
-    repeats, and the prompts.
-    """
-
-    name: Callable[[int], str]
-    is_train: np.ndarray
-    hashes: Callable[[], np.ndarray]
-    texts: Callable[[np.ndarray], list[str]]
-    asked: Callable[[np.ndarray], list[str]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The texts at ``positions``, read again each time that they are iterated; few are held."""
-
-    texts: Callable[[np.ndarray], list[str]]
-    positions: np.ndarray
+    rows: Gathered
+    value: pl.Expr
+    places: np.ndarray
 
     def __iter__(self) -> Iterator[str]:
-        for part in np.array_split(self.positions, len(self.positions) // _READ_ROWS + 1):
-            yield from self.texts(part)
+        for part in np.array_split(self.places, len(self.places) // _READ_ROWS + 1):
+            yield from self.rows.strings(part, self.value)
 
 
-def screen(rows: ScreenedRows, held: Held, data: DataSection) -> Dropped:
-    """Return which rows repeat an earlier one, or what evaluation holds, and why.
+def screen(
+    rows: Gathered, places: np.ndarray, text: pl.Expr, held: Held, data: DataSection
+) -> Dropped:
+    """Return which of the rows at ``places`` repeat an earlier one, or what evaluation holds, and
+    why. ``text``: of the columns, what makes two rows equal.
 
     Prompts come with those of validation first: of two equal rows theirs is kept. Test rows do not
     come at all, since published figures refer to all of them. Several solutions of one question are
@@ -69,22 +58,24 @@ def screen(rows: ScreenedRows, held: Held, data: DataSection) -> Dropped:
     """
     reasons: Dropped = {}
     if data.deduplicate != "off":
-        for i, kept in exact_duplicates(rows.hashes()).items():
-            reasons[i] = ("duplicate", f"equals {rows.name(kept)}")
+        for i, kept in exact_duplicates(rows.hashes(places)).items():
+            reasons[i] = ("duplicate", f"equals {rows.name(places[kept])}")
     if data.deduplicate == "near":
-        left = np.array([i for i in range(len(rows.is_train)) if i not in reasons], dtype=np.int64)
-        similar = near_duplicates(_Read(rows.texts, left), data.near_duplicate_jaccard)
-        for i, kept in ((int(left[i]), int(left[k])) for i, k in similar.items()):
-            reasons[i] = (
+        left = np.array([i for i in range(len(places)) if i not in reasons], dtype=np.int64)
+        texts = _Texts(rows, text, places[left])
+        for i, kept in near_duplicates(texts, data.near_duplicate_jaccard).items():
+            reasons[int(left[i])] = (
                 "near_duplicate",
                 f"shares {data.near_duplicate_jaccard:g} or more of its word 5-grams with"
-                f" {rows.name(kept)}",
+                f" {rows.name(places[left[kept]])}",
             )
     if data.decontaminate:
-        for split, texts in held.items():
-            at = np.arange(len(rows.is_train)) if split == "test" else np.flatnonzero(rows.is_train)
-            for i, other in contaminated(_Read(rows.asked, at), texts).items():
-                detail = f"shares its words with the {split} prompt: {texts[other][:80]}"
+        train = np.flatnonzero(rows.split[places] == TRAIN)
+        for split, prompts in held.items():
+            at = np.arange(len(places)) if split == "test" else train
+            asked = _Texts(rows, pl.col(ASKED), places[at])
+            for i, other in contaminated(asked, prompts).items():
+                detail = f"shares its words with the {split} prompt: {prompts[other][:80]}"
                 reasons.setdefault(int(at[i]), ("contaminated", detail))
     return dict(sorted(reasons.items()))
 

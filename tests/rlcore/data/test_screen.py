@@ -3,11 +3,14 @@
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
+from rlcore.data.combine import Gathered
 from rlcore.data.dedup import text_hash
+from rlcore.data.prepare_part import ASKED, HASHES, SAID, SPLITS, Kept, PartColumns
 from rlcore.data.rows import Reject, Row
-from rlcore.data.screen import ScreenedRows, check_rejects, screen
+from rlcore.data.screen import check_rejects, screen
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
 
@@ -31,14 +34,14 @@ def screened(
     """Of the rows that are dropped, by position, reason and detail."""
     texts = ["\n".join(message["content"] for message in row.messages) for row in rows]
     hashes = np.frombuffer(b"".join(map(text_hash, texts)), dtype=np.uint64).reshape(-1, 2)
-    compared = ScreenedRows(
-        lambda i: f"{rows[i].source} row {rows[i].index}",
-        np.array([row.split == "train" for row in rows]),
-        lambda: hashes,
-        lambda at: [texts[i] for i in at],
-        lambda at: [rows[i].prompt_text for i in at],
-    )
-    return screen(compared, held, data)
+    columns = {ASKED: [row.prompt_text for row in rows], SAID: texts}
+    columns |= {name: hashes[:, i] for i, name in enumerate(HASHES)}
+    none = np.zeros(len(rows), dtype=np.int32)
+    index = np.array([row.index for row in rows], dtype=np.int32)
+    split = np.array([SPLITS.index(row.split) for row in rows], dtype=np.uint8)
+    kept = Kept(index, split, none, none, none, PartColumns(pl.DataFrame(columns)))
+    gathered = Gathered([("rows.jsonl", kept)])
+    return screen(gathered, np.arange(len(rows)), pl.col(SAID), held, data)
 
 
 def reasons(
