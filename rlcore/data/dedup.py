@@ -97,7 +97,6 @@ class Boilerplate:
         return tuple(word for i, word in enumerate(words) if i not in covered)
 
 
-BLOCK_ROWS = 2**20  # whose hashes are looked up at once
 DUPLICATE_GRAM = 5
 CONTAMINATION_GRAM = 13  # as in GPT-3's decontamination (Brown et al. 2020, appendix C)
 
@@ -110,21 +109,14 @@ def text_hash(text: str) -> bytes:
 def exact_duplicates(hashes: np.ndarray) -> dict[int, int]:
     """Return {row: first row} for rows that share the hash of an earlier one: uint64 [rows, 2].
 
-    8 bytes of each row are held besides, and its number where a hash repeats.
+    Some 40 bytes of each row are held for a while.
     """
-    ordered = np.sort(hashes[:, 0])
-    again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    del ordered
-    first: dict[tuple[int, int], int] = {}
-    found = {}
-    for start in range(0, len(hashes) if len(again) else 0, BLOCK_ROWS):
-        block = hashes[start : start + BLOCK_ROWS]
-        place = np.searchsorted(again[:-1], block[:, 0])
-        for row in np.flatnonzero(again[place] == block[:, 0]).tolist():
-            one, other = block[row].tolist()
-            if (kept := first.setdefault((one, other), start + row)) != start + row:
-                found[start + row] = kept
-    return found
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # stable: the first of equal rows leads them
+    equal = (np.diff(hashes[order], axis=0) == 0).all(axis=1)
+    again = np.flatnonzero(equal) + 1
+    starts = np.flatnonzero(np.append(True, ~equal))
+    first = order[starts[np.searchsorted(starts, again, side="right") - 1]]
+    return dict(zip(order[again].tolist(), first.tolist(), strict=True))
 
 
 def near_duplicates(texts: Iterable[str], jaccard: float) -> dict[int, int]:

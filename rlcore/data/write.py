@@ -1,6 +1,5 @@
 """Columns of the output tables (Prompts, Demonstrations, Rejects) from rows and their tokens."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -76,17 +75,11 @@ def rejects_table(rejects: Sequence[Reject]) -> pl.DataFrame:
 def numbers_of(uids: np.ndarray) -> np.ndarray:
     """Return which of the rows of its uid each row is (int32, from 1), in order: equal rows that
     deduplication is configured to keep."""
-    numbers = np.ones(len(uids), dtype=np.int32)
-    ordered = np.sort(uids)
-    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    del ordered
-    if not len(repeated):
-        return numbers
-    seen: Counter[int] = Counter()
-    for row in np.flatnonzero(np.isin(uids, repeated)).tolist():
-        uid = int(uids[row])
-        seen[uid] += 1
-        numbers[row] = seen[uid]
+    order = np.argsort(uids, kind="stable")
+    starts = np.flatnonzero(np.diff(uids[order], prepend=uids[order[:1]] + 1))  # of equal uids
+    place = np.arange(len(uids))
+    numbers = np.empty(len(uids), dtype=np.int32)
+    numbers[order] = place - starts[np.searchsorted(starts, place, side="right") - 1] + 1
     return numbers
 
 

@@ -46,7 +46,7 @@ def test_rows_are_equal_only_where_all_of_the_hash_is() -> None:
     assert exact_duplicates(words[[0, 2, 3]]) == {2: 0}
 
 
-def test_duplicates_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicates_are_those_of_brute_force() -> None:
     drawn = np.random.default_rng(0).integers(0, 40, (300, 2)).astype(np.uint64)
     first: dict[tuple[int, ...], int] = {}
     expected = {}
@@ -54,7 +54,6 @@ def test_duplicates_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch) -> 
         if (kept := first.setdefault(pair, row)) != row:
             expected[row] = kept
     assert expected
-    monkeypatch.setattr("rlcore.data.dedup.BLOCK_ROWS", 7)
     assert exact_duplicates(drawn) == expected
 
 
