@@ -135,12 +135,11 @@ def functions_of(
             found[name] = {} if function is None else parts_of(function)
         except Incomparable as error:
             if resume:
-                where = " of ".join(reversed(error.where)) or "itself"
                 raise UserError(
                     f"{name} cannot be compared with that of an earlier call, as resuming in an"
-                    f" output_dir demands: it holds a value of type {error.kind} ({where}); put"
-                    " the function and what it uses into a module, whose file is compared instead,"
-                    " or give resume=False, which trains from the start each time"
+                    f" output_dir demands: {error}; put the function and what it uses into a"
+                    " module, whose file is compared instead, or give resume=False, which trains"
+                    " from the start each time"
                 ) from None
             found[name] = {_NOT_COMPARED: ""}
     return found
@@ -170,9 +169,8 @@ def _changed_functions(before: Mapping[str, Parts], now: Mapping[str, Parts]) ->
         if not old or not new:
             was, is_ = ("given" if parts else "not given" for parts in (old, new))
             said.append(f"{name} was {was} and is {is_}")
-            continue
-        parts = [part for part in {**old, **new} if old.get(part) != new.get(part)]
-        said.append(f"{name} changed ({', '.join(parts)})")
+        else:
+            said.append(f"{name} changed")
     return said
 
 
