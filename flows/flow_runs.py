@@ -189,17 +189,16 @@ def has_active_runs() -> bool:
         return bool(_runs_of_pool(client, OPEN_STATES))
 
 
-def cancel_waiting(message: str) -> int:
+def cancel_waiting(client: SyncPrefectClient, message: str) -> int:
     """Cancel the pool's runs that have not started, except those of schedules; return how many.
 
     The schedule, while it is switched on, would create those again.
     """
     waiting = [StateType.SCHEDULED, StateType.PENDING]
-    with get_client(sync_client=True) as client:
-        runs = _runs_of_pool(client, waiting)
-        asked_for = [run for run in runs if not run.auto_scheduled and CATCH_UP not in run.tags]
-        for run in asked_for:
-            client.set_flow_run_state(run.id, Cancelled(message=message), force=True)
+    runs = _runs_of_pool(client, waiting)
+    asked_for = [run for run in runs if not run.auto_scheduled and CATCH_UP not in run.tags]
+    for run in asked_for:
+        client.set_flow_run_state(run.id, Cancelled(message=message), force=True)
     return len(asked_for)
 
 

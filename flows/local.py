@@ -8,19 +8,15 @@ settings are in the environment.
 """
 
 import argparse
-import base64
 import json
 import os
 import secrets
 import sys
 import time
-import urllib.request
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.error import HTTPError, URLError
 from uuid import UUID
 
 from flows import services
@@ -137,16 +133,10 @@ def start_server(home: Path = HOME, port: int = PORT, reports: Path = REPORTS) -
 
 
 def wait_healthy(home: Path, server: services.Service) -> None:
-    """Return once the server answers. Raises UserError with the log file when it does not, and for
-    a server without a password."""
+    """Return once the server answers. Raises UserError with the log file when it does not."""
     services.wait_ready(
         home, server, lambda: healthy(home, server), SERVER_DEADLINE_S, what="the Prefect server"
     )
-    if _answers(server.port, "version") != 401:
-        raise UserError(
-            f"the Prefect server on port {server.port} has no password: an older version of this"
-            " project started it; `make down`, then start again"
-        )
 
 
 def connect(home: Path = HOME) -> Site:
@@ -212,27 +202,13 @@ def down(home: Path = HOME) -> list[str]:
     with services.locked(home):
         server = services.find(home, "server")
         if server is not None and server.port is not None and healthy(home, server):
-            with _client_of(home, server.port):
-                from flows import flow_runs
+            called = client_settings(home, server.port)
+            from flows import flow_runs
 
-                flow_runs.cancel_waiting("`make down` ended the worker that it waited for")
+            url, auth = called["PREFECT_API_URL"], called["PREFECT_API_AUTH_STRING"]
+            with flow_runs.SyncPrefectClient(url, auth_string=auth) as client:
+                flow_runs.cancel_waiting(client, "`make down` ended the worker that it waited for")
         return [name for name in ("worker", "server") if services.stop(home, name)]
-
-
-@contextmanager
-def _client_of(home: Path, port: int) -> Iterator[None]:
-    """Configure this process to call the server of ``home`` within the context."""
-    before = dict(os.environ)
-    os.environ.update(client_settings(home, port))
-    try:
-        from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-
-        url = os.environ["PREFECT_API_URL"]
-        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: password(home)}):
-            yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def write_env_file(path: Path, environment: Mapping[str, str]) -> None:
@@ -280,22 +256,8 @@ def _ensure_worker(home: Path, environment: Mapping[str, str]) -> services.Servi
 
 def healthy(home: Path, server: services.Service) -> bool:
     """Return whether this server answers, and not another one on its port."""
-    return _answers(server.port, "version", password(home)) == 200
-
-
-def _answers(port: int | None, path: str, password: str | None = None) -> int | None:
-    """Return the status of an API path; None where nothing listens."""
-    request = urllib.request.Request(f"http://{services.HOST}:{port}/api/{path}")
-    if password is not None:
-        encoded = base64.b64encode(password.encode()).decode()
-        request.add_header("Authorization", f"Basic {encoded}")
-    try:
-        with urllib.request.urlopen(request, timeout=2) as reply:
-            return reply.status
-    except HTTPError as error:
-        return error.code
-    except (URLError, OSError):  # not listening yet
-        return None
+    url = f"http://{services.HOST}:{server.port}/api/version"
+    return services.answer_of(url, password(home))[0] == 200
 
 
 def _warn_of_other_server(api_url: str) -> None:

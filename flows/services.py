@@ -201,6 +201,19 @@ def _end(processes: Sequence[psutil.Process], patience_s: float) -> None:
         _, processes = psutil.wait_procs(processes, timeout=wait_s)
 
 
+def answer_of(url: str, password: str) -> tuple[int | None, str]:
+    """Return the status that a server gives to ``user:password`` at ``url``, and what it says; None
+    and why where nothing answers."""
+    import httpx
+
+    user, _, secret = password.partition(":")
+    try:
+        reply = httpx.get(url, auth=(user, secret), timeout=5.0)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        return None, str(error)
+    return reply.status_code, reply.text[:200]
+
+
 def free_port(preferred: Sequence[int] = ()) -> int:
     """Return the first of ``preferred`` that is free, else any free port of HOST."""
     for port in (*preferred, 0):

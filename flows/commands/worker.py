@@ -6,18 +6,15 @@ imported only once its settings are known to be there.
 """
 
 import argparse
-import base64
 import os
 import sys
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.error import HTTPError, URLError
 
 import yaml
 
-from flows.services import ServiceError
+from flows.services import ServiceError, answer_of
 from schemas.errors import UserError
 
 API_URL, PASSWORD = "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"
@@ -119,31 +116,23 @@ def _template(kind: str, path: Path | None) -> dict[str, Any] | None:
 def _wait(url: str, password: str) -> None:
     """Return once the server answers this password. Raises UserError where it refuses it, and
     ServiceError where nothing answers within ``SERVER_S``."""
-    request = urllib.request.Request(f"{url}/version")
-    encoded = base64.b64encode(password.encode()).decode()
-    request.add_header("Authorization", f"Basic {encoded}")
-    end, reason = time.monotonic() + SERVER_S, ""
+    end, said = time.monotonic() + SERVER_S, ""
     while time.monotonic() < end:
-        try:
-            with urllib.request.urlopen(request, timeout=5):
-                return
-        except HTTPError as error:
-            if error.code == 401:
-                raise UserError(
-                    f"the Prefect server at {url} refuses the password of {PASSWORD}; give that of"
-                    " the server, its PREFECT_SERVER_API_AUTH_STRING"
-                ) from None
-            if error.code == 403:
-                said = error.read().decode(errors="replace")[:200]
-                raise UserError(
-                    f"the Prefect server at {url} refuses this address: {said}; start it with"
-                    f" --name and the host of {API_URL}"
-                ) from None
-            reason = str(error)
-        except (URLError, OSError) as error:
-            reason = str(error)
+        status, said = answer_of(f"{url}/version", password)
+        if status == 200:
+            return
+        if status == 401:
+            raise UserError(
+                f"the Prefect server at {url} refuses the password of {PASSWORD}; give that of the"
+                " server, its PREFECT_SERVER_API_AUTH_STRING"
+            )
+        if status == 403:
+            raise UserError(
+                f"the Prefect server at {url} refuses this address: {said}; start it with --name"
+                f" and the host of {API_URL}"
+            )
         time.sleep(LOOK_S)
     raise ServiceError(
-        f"the Prefect server at {url} did not answer within {SERVER_S:.0f} s ({reason}); start it,"
+        f"the Prefect server at {url} did not answer within {SERVER_S:.0f} s ({said}); start it,"
         f" or set {API_URL} to where it is"
     )

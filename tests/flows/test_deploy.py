@@ -187,7 +187,7 @@ def test_one_firing_is_made_up_for_where_deploying_again_removes_those_that_are_
         assert CATCH_UP in made.tags
         found.add(made.id)
     (id_,) = found
-    cancel_waiting("the worker ended")
+    cancel_waiting(client, "the worker ended")
     assert client.read_flow_run(id_).state_name in ("Scheduled", "Late")
 
 
