@@ -26,6 +26,7 @@ from rlcore.models.files import MODEL_FOLDER
 from rlcore.plan.preconditions import check_evolve
 from rlcore.recipes.load import load_recipe, recipe_digest, sampling_code
 from rlcore.recipes.redaction import redacting
+from rlcore.report.page import PageSection
 from rlcore.report.text import code as as_code
 from rlcore.report.text import plain
 from rlcore.results.folders import RUNS
@@ -173,12 +174,9 @@ def publish_figures(run: EvolveRun, results: pl.DataFrame) -> None:
         "|---|---|---|---|---|---|",
     ]
     title = f"## Evolving of {as_code(run.recipe.model.path or '')}\n"
-    with Board(UUID(str(flow_run.id)), run.recipe.name).open() as board:
-        board.markdown(
-            key="evolve",
-            markdown="\n".join([title, *head, *rows]),
-            description="Accuracy per round, beside independent samples of the same policy.",
-        )
+    said = "Accuracy per round, beside independent samples of the same policy."
+    section = PageSection("evolve", said, "\n".join([title, *head, *rows]))
+    Board(UUID(str(flow_run.id)), run.recipe.name).show([section])
 
 
 def _slice(recipe: Recipe, split: str) -> dict[str, Any]:

@@ -67,9 +67,7 @@ class View:
                 self._drawn[name] = shown, keep_picture(reports, name, draw())
             return self._drawn[name][1]
 
-        with self.board.open() as board:
-            for part in parts(facts, reports, pictures):
-                board.markdown(key=part.key, markdown=part.markdown, description=part.description)
+        self.board.show(parts(facts, reports, pictures))
         write_report(run, reports, ending, facts=facts)
 
     def _read(self, run: Run, stage: str) -> pl.DataFrame:

@@ -52,17 +52,14 @@ def published(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
     @flow(name="page-test")
     def run() -> str:
-        with Board(UUID(str(flow_run.id)), made.open().recipe.name).open() as board:
-            shown = parts(
-                facts,
-                folder,
-                lambda name, _, draw: keep_picture(folder, name, draw()),
-            )
-            for part in shown:
-                if part.key in ("lineage", "metrics-rl", "evaluation"):
-                    board.markdown(
-                        key=part.key, markdown=part.markdown, description=part.description
-                    )
+        shown = parts(
+            facts,
+            folder,
+            lambda name, _, draw: keep_picture(folder, name, draw()),
+        )
+        board = Board(UUID(str(flow_run.id)), made.open().recipe.name)
+        wanted = ("lineage", "metrics-rl", "evaluation")
+        board.show(part for part in shown if part.key in wanted)
         return str(flow_run.id)
 
     only = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [run()]}))
