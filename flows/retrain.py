@@ -26,9 +26,7 @@ from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.retraining.gate import gate
-from tasks.retraining.observe import SUPERSEDED, done_since, observe, supersede
-from tasks.retraining.promote import promote, push
+from tasks.retraining import SUPERSEDED, done_since, gate, observe, promote, push, supersede
 from tasks.run_page.page import show_ends_below
 from tasks.runtime.alerts import FAILED, HELD, PROMOTED, tell
 from tasks.runtime.crashes import close_children

@@ -17,7 +17,7 @@ from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.preference import preference
 from tasks.prepare_data import check_rewards, prepare_data
-from tasks.retraining.gate import check_gate
+from tasks.retraining import check_gate
 from tasks.reward_model import reward_model
 from tasks.run_page.page import show_end
 from tasks.run_page.summary import write_summary

@@ -35,10 +35,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "tasks/evolve.py",
     ),
     "tests/rlcore/store/test_tables.py": ("schemas/contract.py",),
-    "tests/flows/test_retrain.py": (
-        "tasks/retraining/gate.py",
-        "tasks/retraining/promote.py",
-    ),
     "tests/flows/test_resume.py": (
         "flows/rl_loop.py",
         "tasks/rollout.py",

@@ -15,7 +15,7 @@ from flows.deploy import ensure_pool
 from flows.flow_runs import POOL
 from flows.paths import AUTOMATIONS
 from flows.retrain import ENDS, NOTHING_NEW
-from tasks.retraining.observe import SUPERSEDED, done_since, supersede
+from tasks.retraining import SUPERSEDED, done_since, supersede
 
 pytestmark = pytest.mark.timeout(60)
 

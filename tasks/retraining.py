@@ -1,24 +1,32 @@
-"""Retraining, step 3: champion and candidate on the same test rows."""
+"""The steps of the flow retrain: what is new, whether the candidate is better than the champion on
+the same test rows, and the new champion, on request sent to the hub."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import polars as pl
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
+from prefect.states import Cancelled
 
 from rlcore.evaluation.compared import greedy_answers, won_prompts
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evaluation.promotion_rule import check_sets
 from rlcore.models.files import model_directory
 from rlcore.results.paired import one_per_question
-from rlcore.retraining.champions import Champion, verified_export
+from rlcore.retraining.champions import Champion, add_champion, verified_export
 from rlcore.retraining.gate_records import GateDecision, Side, ask, same_rows
+from rlcore.retraining.news import News, news
+from rlcore.retraining.news import observe as observe_data
 from rlcore.store.artifacts import ArtifactStore
+from rlcore.store.reader import ArtifactReader
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
@@ -27,8 +35,73 @@ from tasks.run_page.page_artifacts import artifact_key
 from tasks.runtime.keys import MADE_OF, KeyParts
 from tasks.runtime.pipeline import PipelineRun
 
+# The name of the state of a run whose work another has done (flows/automations.yaml expects it).
+SUPERSEDED = "Superseded"
 BASE, RL = "base", "rl"  # checkpoints of the stage evaluate
 SHOWN = ("prompt_set", "metric", "champion_mean", "candidate_mean", "gain", "low", "high", "bound")
+
+
+@task(name="observe", cache_policy=NO_CACHE, persist_result=False)
+def observe(recipe: Recipe) -> News:
+    """Return what there is to learn that the champion has not seen. Raises as
+    ``rlcore.retraining.news.observe``."""
+    found = news(recipe, ArtifactReader(recipe.store), observe_data(recipe.data))
+    for note in found.observed.notes:
+        get_run_logger().warning(note)
+    get_run_logger().info(found.told)
+    return found
+
+
+def done_since(run_id: UUID) -> FlowRun | None:
+    """Return a run of the same deployment with the same parameters that began after this one was
+    due, and completed: it has seen all that this one would. None where there is none, or no
+    deployment made the run.
+
+    Prefect starts all that came due while a run was in progress, the oldest first.
+    """
+    with get_client(sync_client=True) as client:
+        mine = client.read_flow_run(run_id)
+        if mine.deployment_id is None or mine.expected_start_time is None:
+            return None
+        completed = _alike(
+            client,
+            mine,
+            state={"type": {"any_": [StateType.COMPLETED]}, "name": {"not_any_": [SUPERSEDED]}},
+            start_time={"after_": mine.expected_start_time},
+        )
+    return next(iter(completed), None)
+
+
+def supersede(run_id: UUID) -> int:
+    """Close the runs of this one's deployment and parameters that came due before this one began
+    and still wait; return how many. For a run that has done its work: none of them would find any,
+    and each would take the time of a start to say so, in green."""
+    with get_client(sync_client=True) as client:
+        mine = client.read_flow_run(run_id)
+        if mine.deployment_id is None or mine.start_time is None:
+            return 0
+        late = _alike(
+            client,
+            mine,
+            state={"type": {"any_": [StateType.SCHEDULED]}},
+            expected_start_time={"before_": mine.start_time},
+        )
+        for run in late:
+            client.set_flow_run_state(
+                run.id, Cancelled(name=SUPERSEDED, message=f"the run '{mine.name}' did its work")
+            )
+        return len(late)
+
+
+def _alike(client: SyncPrefectClient, mine: FlowRun, **which: Any) -> list[FlowRun]:
+    """Return the runs that have this one's deployment and parameters; ``which``: fields of their
+    filter."""
+    runs = client.read_flow_runs(
+        flow_run_filter=FlowRunFilter.model_validate(
+            {"deployment_id": {"any_": [mine.deployment_id]}, **which}
+        )
+    )
+    return [run for run in runs if run.parameters == mine.parameters]
 
 
 def check_gate(run: PipelineRun, dataset: ArtifactRef) -> None:
@@ -136,9 +209,46 @@ def _won(recipe: Recipe, store: ArtifactStore, ours: Side, theirs: Side) -> pl.D
 
 def _show(name: str, outcome: GateDecision) -> None:
     """Put the decision on the run's page."""
-    rows: Sequence[dict[str, Any]] = [
-        {column: row[column] for column in SHOWN} for row in outcome.rows
-    ]
-    create_table_artifact(
-        key=artifact_key(name, "gate"), table=list(rows), description=outcome.sentence
+    rows = [{column: row[column] for column in SHOWN} for row in outcome.rows]
+    create_table_artifact(key=artifact_key(name, "gate"), table=rows, description=outcome.sentence)
+
+
+@task(name="promote", cache_policy=NO_CACHE, persist_result=False)
+def promote(
+    recipe: Recipe, outcome: GateDecision, *, candidate: ArtifactRef, after: int, recipe_digest: str
+) -> Champion:
+    """Return the entry that follows champion ``after``, made unless it is there. Raises
+    ChampionMoved where another came first."""
+    store = ArtifactStore(recipe.store, writer=f"flow run {flow_run.name} ({flow_run.id})")
+    parents = store.manifest(outcome.ref).parents
+    entry = add_champion(
+        store,
+        recipe.name,
+        after=after,
+        export=candidate,
+        cause=outcome.verdict.value,
+        decision=outcome.ref,
+        evaluations={role: ref for role, ref in parents.items() if ref.kind == "evaluation"},
+        recipe_digest=recipe_digest,
+        by=str(flow_run.id or ""),
     )
+    get_run_logger().info(f"champion {entry.number} of '{recipe.name}': export/{entry.export_key}")
+    return entry
+
+
+@task(name="push", cache_policy=NO_CACHE, persist_result=False)
+def push(recipe: Recipe, entry: Champion, repository: str) -> str:
+    """Upload the champion's export to the hub's model repository ``repository``, made private where
+    there is none; return the URL of the commit. The token is the hub library's."""
+    from huggingface_hub import HfApi
+
+    store = ArtifactStore(recipe.store)
+    hub = HfApi()
+    hub.create_repo(repository, private=True, exist_ok=True)
+    done = hub.upload_folder(
+        repo_id=repository,
+        folder_path=model_directory(store.directory(entry.export)),
+        commit_message=f"Champion {entry.number} of {recipe.name}",
+    )
+    get_run_logger().info(f"champion {entry.number} is at {done.commit_url}")
+    return done.commit_url
