@@ -5,7 +5,6 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from flows.commands.ask import add_ask
 from flows.commands.champions import add_champions
 from flows.commands.compare import add_compare
 from flows.commands.data import add_data
@@ -15,14 +14,13 @@ from flows.commands.evolve import add_evolve
 from flows.commands.explain import add_explain
 from flows.commands.export import add_export
 from flows.commands.lineage import add_lineage
-from flows.commands.models import add_models
-from flows.commands.recipes import add_algorithms, add_recipes
+from flows.commands.recipes import add_algorithms, add_models, add_recipes
 from flows.commands.replay import add_replay
 from flows.commands.report import add_report
 from flows.commands.reward import add_reward
 from flows.commands.run import add_fork, add_rerun, add_run
 from flows.commands.runs import add_runs, add_stop, add_watch
-from flows.commands.sql import add_sql, add_tables
+from flows.commands.sql import add_ask, add_sql, add_tables
 from flows.commands.status import add_status
 from flows.commands.store import add_store
 from flows.commands.up import add_deploy, add_down, add_open, add_up

@@ -10,7 +10,8 @@ from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from rlcore.results.folders import RUNS, SUMMARY, flow_run_digits, report_folder
+from flows.commands.arguments import add_runs_folder
+from rlcore.results.folders import SUMMARY, flow_run_digits, report_folder
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ def add_report(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write it there (default: below runs/reports)"
     )
-    parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="of runs (default: %(default)s)"
-    )
+    add_runs_folder(parser)
     parser.set_defaults(command=report)
 
 

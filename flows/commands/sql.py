@@ -1,15 +1,16 @@
-"""``rl-pipeline sql`` and ``tables``: query what runs recorded, and what there is to ask for."""
+"""``rl-pipeline sql``, ``ask`` and ``tables``: query what runs recorded, by SQL of one's own or by
+a question that people have about a run, and what there is to ask for."""
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flows.commands.arguments import add_store_root, check_store
+from flows.commands.arguments import add_runs_folder, add_store_root, check_store
 from flows.output import add_format, print_rows, print_wrapped, tell
+from rlcore.results.folders import LATEST, run_folder
 
 if TYPE_CHECKING:
-    from rlcore.store.reader import ArtifactReader
+    from rlcore.results.queries import QueryResult
 
 
 def add_sql(commands: Any) -> None:
@@ -19,42 +20,89 @@ def add_sql(commands: Any) -> None:
     parser.add_argument(
         "statement", help='e.g. "select outcome, count(*) from rollouts group by 1"'
     )
+    _add_answer(parser)
+    parser.set_defaults(command=_sql)
+
+
+def _add_answer(parser: argparse.ArgumentParser) -> None:
+    """Add what says where is looked, and how much is printed."""
     add_store_root(parser)
     parser.add_argument(
         "--rows", type=int, default=40, help="rows of a table shown (default: %(default)s)"
     )
     add_format(parser)
-    parser.set_defaults(command=_sql)
 
 
 def _sql(options: argparse.Namespace) -> int:
     from rlcore.results.queries import answer
+    from rlcore.store.reader import ArtifactReader
 
-    found = answer(readable_store(options.store), options.statement, tell)
-    print_answer(found.dicts(), found.columns, options.format, options.rows)
+    check_store(options.store)
+    _print_answer(answer(ArtifactReader(options.store), options.statement, tell), options)
     return 0
 
 
-def readable_store(root: str) -> "ArtifactReader":
-    """Return the store at ``--store``; raises UserError where there is none."""
-    from rlcore.store.reader import ArtifactReader
-
-    check_store(root)
-    return ArtifactReader(root)
-
-
-def print_answer(
-    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], form: str, most: int
-) -> None:
-    """Print the rows of a query, of a table at most ``most`` and how many there are."""
-    shown = rows[:most] if form == "table" else rows
-    print_rows(shown, columns, form, null="null")
+def _print_answer(found: "QueryResult", options: argparse.Namespace) -> None:
+    """Print the rows of a query, of a table at most ``--rows`` and how many there are."""
+    rows = found.dicts()
+    shown = rows[: options.rows] if options.format == "table" else rows
+    print_rows(shown, found.columns, options.format, null="null")
     if len(shown) < len(rows):
         print(
             f"{len(shown)} of {len(rows)} rows; --rows {len(rows)} shows all, --format csv or json"
             " with every value whole",
             file=sys.stderr,
         )
+
+
+def add_ask(commands: Any) -> None:
+    parser = commands.add_parser(
+        "ask", help="questions about a run: prompts never rewarded, hacking, skipped rows, ..."
+    )
+    parser.add_argument(
+        "question", nargs="?", metavar="NAME", help="which question; without one, all are listed"
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        default=LATEST,
+        metavar="RUN",
+        help="folder below runs/, or latest (the default)",
+    )
+    parser.add_argument(
+        "--sql", action="store_true", help="print the SELECT, to build on, instead of its rows"
+    )
+    add_runs_folder(parser)
+    _add_answer(parser)
+    parser.set_defaults(command=_ask)
+
+
+def _ask(options: argparse.Namespace) -> int:
+    from rlcore.results.queries import answer
+    from rlcore.results.questions import QUESTIONS, question, statement
+    from rlcore.store.reader import ArtifactReader
+
+    if options.question is None:
+        rows = [{"question": name, "answers": each.title} for name, each in QUESTIONS.items()]
+        print_rows(rows, ("question", "answers"), options.format)
+        return 0
+    asked = question(options.question)
+    check_store(options.store)
+    store = ArtifactReader(options.store)
+    folder = run_folder(options.run, options.runs)  # the store knows a run by its folder's name
+    run = options.run if folder is None else folder.name
+    sql = statement(store, options.question, run, tell)
+    if options.sql:
+        print(sql)
+        return 0
+    found = answer(store, sql, tell)
+    if options.format == "table":
+        print(f"{asked.title}: {run}\n{asked.explanation}\n")
+    if options.format == "table" and not found.rows:
+        print("none")
+    else:
+        _print_answer(found, options)
+    return 0
 
 
 def add_tables(commands: Any) -> None:

@@ -46,11 +46,17 @@ class Board:
             only: Any = ArtifactFilterFlowRunId(any_=[self._flow_run_id])
             found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
             self._ids = {artifact.key: artifact.id for artifact in found if artifact.key}
-        shown = {"data": markdown, "description": description}
         if key in self._ids:
-            client.update_artifact(self._ids[key], ArtifactUpdate(**shown))
+            update = ArtifactUpdate(data=markdown, description=description)
+            client.update_artifact(self._ids[key], update)
         else:
-            made = ArtifactCreate(key=key, type="markdown", flow_run_id=self._flow_run_id, **shown)
+            made = ArtifactCreate(
+                key=key,
+                type="markdown",
+                data=markdown,
+                description=description,
+                flow_run_id=self._flow_run_id,
+            )
             self._ids[key] = client.create_artifact(made).id
 
 
