@@ -50,7 +50,6 @@ TAG = "recipe"
 OWN_TAG = "own-recipe"  # of ``deploy_own``: no bring-up touches them
 EVOLVE = "model"  # the deployment of flow ``evolve``
 RETRAIN_SLUG = "retrain"  # of the schedule of a recipe that has the section ``retrain``
-_OUR_SLUGS = (RETRAIN_SLUG, "weekly-retrain")  # the latter of earlier versions
 # Locations of data, models and devices, passed to runs with their values at deployment. No secrets:
 # a deployment is stored in the server's database, unlike the worker's environment.
 PASSED_ON = (
@@ -284,7 +283,7 @@ def _missed(client: SyncPrefectClient, flow_name: str, name: str) -> FlowRun | N
 def _delete_schedules(client: SyncPrefectClient, deployment: UUID) -> None:
     """Remove the schedules of ours; those that people made stay."""
     for old in client.read_deployment(deployment).schedules:
-        if old.slug in _OUR_SLUGS:
+        if old.slug == RETRAIN_SLUG:
             path = {"id": deployment, "schedule_id": old.id}
             client.request("DELETE", "/deployments/{id}/schedules/{schedule_id}", path_params=path)
 
