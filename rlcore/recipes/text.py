@@ -63,16 +63,12 @@ class _Loader(BoundedLoader):
                 continue
             line = key.start_mark.line + 1
             if key.value in lines:
-                raise _RepeatedKeyError(
+                raise yaml.YAMLError(
                     f"the key '{key.value}' is on line {lines[key.value]} and again on line"
-                    f" {line}, and only one of them could hold; remove the other"
+                    f" {line}, and only one of them could hold"
                 )
             lines[key.value] = line
         return node
-
-
-class _RepeatedKeyError(Exception):
-    """A mapping holds a key twice."""
 
 
 # YAML 1.1 demands a point and a sign, so that PyYAML takes 2e-6 for text.
@@ -141,8 +137,6 @@ def read_yaml(text: str, where: str, remedy: str = "correct it") -> Any:
         )
     try:
         return yaml.load(text, Loader=_Loader)
-    except _RepeatedKeyError as error:
-        raise UserError(f"{where}: {error}") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that there is not
         detail = " ".join(str(error).split())
         raise UserError(f"{where} is not valid YAML: {detail}; {remedy}") from None

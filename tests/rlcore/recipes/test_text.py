@@ -62,7 +62,9 @@ def test_a_repeated_key_is_refused_by_name_and_line(tmp_path: Path) -> None:
     """PyYAML keeps the last one: half of a recipe can be lost without a word."""
     path = tmp_path / "twice.yaml"
     path.write_text("extends: quickstart\nrl:\n  iterations: 3\n  iterations: 4\n")
-    with pytest.raises(UserError, match=r"twice\.yaml': the key 'iterations' is on line 3 and"):
+    with pytest.raises(
+        UserError, match=r"twice\.yaml' is not valid YAML: the key 'iterations' is on line 3 and"
+    ):
         load_recipe(str(path), directory=RECIPES)
     path.write_text("base: &b {x: 1}\nmerged: {<<: *b, x: 2}\nother: {<<: *b, y: 2}\n")
     assert read_yaml(path.read_text(), "it")["merged"] == {"x": 2}
