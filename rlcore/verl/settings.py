@@ -25,13 +25,6 @@ class To:
 
 
 @dataclass(frozen=True, slots=True)
-class JointKey:
-    """Read together with other keys by the function of that name in ``translate.TOGETHER``."""
-
-    function: str
-
-
-@dataclass(frozen=True, slots=True)
 class Unsupported:
     """No counterpart. ``off``: values that switch it off, besides null, False and 0, or besides
     null only where it is on by default (``is_on``).
@@ -51,7 +44,7 @@ class Unsupported:
         )
 
 
-Entry = To | JointKey | Unsupported
+Entry = To | Unsupported | str  # a name in translate.TOGETHER: read together with other keys
 
 
 def _entry(fate: Mapping[str, Any]) -> Entry:
@@ -59,7 +52,7 @@ def _entry(fate: Mapping[str, Any]) -> Entry:
         case {"to": ours, "as": kind}:
             return To(ours, kind, fate.get("remark", ""))
         case {"with": function}:
-            return JointKey(function)
+            return str(function)
     why = fate.get("lacks") or fate["differs"]
     return Unsupported(why, "differs" in fate, tuple(fate.get("idle", ())), "is_on" in fate)
 

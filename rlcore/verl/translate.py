@@ -148,7 +148,7 @@ def _places(
 
 
 VERLS_OWN = ("=ppo_trainer", "=ppo_trainer.yaml", "--config-path=config")  # its defaults are known
-# Settings that belong together, by the name that settings.JointKey gives; in the order of a recipe.
+# Settings that belong together, by the name that keys.yaml gives; in the order of a recipe.
 TOGETHER: dict[str, Callable[[VerlRun], dict[str, Any]]] = {
     "data": data,
     "reward": reward,

@@ -62,34 +62,29 @@ def compute(expression: Text, lookup: Callable[[str], Text]) -> Text:
     written = f"$(({shown(expression.value)}))"
     if expression.problem:
         return Text(written, expression.unknown, expression.unset)
-    variable: list[Text] = []  # that has no number
+    problem = f"{written} is not arithmetic that is read here; write the number"
 
     def evaluate(node: ast.expr) -> int:
+        nonlocal problem
         match node:
             case ast.Constant(value=int(value)) if not isinstance(value, bool):
                 return value
             case ast.Name(id=name):
                 found = lookup(name)
-                if found.problem or not found.value.strip().lstrip("-").isdigit():
-                    variable.append(found)
-                    raise ValueError(f"{written}: {name} = {found.value!r} is no whole number")
-                return int(found.value)
+                problem = found.problem or problem
+                return int("" if found.problem else found.value)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 return -evaluate(operand)
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
                 result = _OPERATORS[type(op)](evaluate(left), evaluate(right))
-                if abs(result) > LARGEST:
-                    raise ValueError(f"{written} is beyond 64 bits; write the number")
-                return result
-        raise ValueError(f"{written} is arithmetic that is not supported; write the number")
+                if abs(result) <= LARGEST:
+                    return result
+        raise ValueError
 
     try:
         return Text(str(evaluate(ast.parse(expression.value.strip(), mode="eval").body)))
-    except (SyntaxError, ZeroDivisionError, RecursionError, MemoryError):
-        return Text(written, unknown=f"{written} is not arithmetic; write the number")
-    except ValueError as error:
-        problem = variable[0].problem if variable else ""
-        return Text(written, unknown=problem or str(error))
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return Text(written, unknown=problem)
 
 
 BASH_X = "give the output of `bash -x` on the script instead"

@@ -1,8 +1,8 @@
 """Shell text as tokens: words made of pieces, operators, and line ends."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 
 from schemas.errors import UserError
 
@@ -94,6 +94,18 @@ def tokens(text: str) -> list[Token]:
     return _Lexer(re.sub(r"\\[ \t\r]+\n", "\\\n", text.replace("\r\n", "\n"))).tokens()
 
 
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """Return ``pieces`` with literals of one kind that follow each other as one."""
+    joined: list[Piece] = []
+    for literal, group in groupby(pieces, lambda p: isinstance(p, LiteralText) and (p.quoted,)):
+        if literal:
+            text = "".join(piece.text for piece in group if isinstance(piece, LiteralText))
+            joined.append(LiteralText(text, *literal))
+        else:
+            joined += group
+    return joined
+
+
 class _Lexer:
     """A place ``at`` in ``text``, with its ``line``; each method moves it behind what it reads."""
 
@@ -153,59 +165,39 @@ class _Lexer:
     def _pieces(self, ends: frozenset[str], *, quoted: bool = False) -> list[Piece]:
         """Read pieces up to one of ``ends``; ``quoted``: within double quotes."""
         pieces: list[Piece] = []
-
-        texts: list[str] = []  # of the literal that is being read
-        literal = False  # whether that is quoted
-
-        def end_literal() -> None:
-            if texts:
-                pieces.append(LiteralText("".join(texts), literal))
-                texts.clear()
-
-        def add(text: str, quoted: bool) -> None:
-            nonlocal literal
-            if quoted != literal:
-                end_literal()
-                literal = quoted
-            texts.append(text)
-
         while self.at < len(self.text) and self.text[self.at] not in ends:
             character = self.text[self.at]
             if character == "\\":
-                self._escape(add, quoted)
+                pieces.append(self._escape(quoted))
             elif character == "'" and not quoted:
-                add(self._until("'"), True)
+                pieces.append(LiteralText(self._until("'"), True))
             elif character == '"' and '"' not in ends:
                 self.at += 1
                 inner = self._pieces(frozenset('"'), quoted=True)
                 self._close('"')
-                end_literal()
                 pieces += inner or [LiteralText("", True)]
             elif self.text.startswith("$'", self.at) and not quoted:
                 self.at += 1
-                add(self._escaped(), True)
+                pieces.append(LiteralText(self._escaped(), True))
             elif character == "$":
-                end_literal()
                 pieces.append(self._dollar(quoted))
             elif character == "`":
-                end_literal()
                 line = self.line
                 pieces.append(Substitution(self._until("`"), line, quoted))
             else:
                 plain = _PLAIN.match(self.text, self.at)
-                add(self._take(plain.end() if plain else self.at + 1), quoted)
-        end_literal()
-        return pieces
+                text = self._take(plain.end() if plain else self.at + 1)
+                pieces.append(LiteralText(text, quoted))
+        return _joined(pieces)
 
-    def _escape(self, add: Callable[[str, bool], None], quoted: bool) -> None:
+    def _escape(self, quoted: bool) -> LiteralText:
         following = self.text[self.at + 1 : self.at + 2]
         self.at += 2
         if following == "\n":
             self.line += 1
-        elif quoted and following not in '$`"\\':
-            add("\\" + following, True)
-        else:
-            add(following, True)
+            return LiteralText("", quoted)
+        kept = "\\" if quoted and following not in '$`"\\' else ""
+        return LiteralText(kept + following, True)
 
     def _dollar(self, quoted: bool) -> Piece:
         self.at += 1

@@ -31,17 +31,13 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipe:
-    """Statements of which each reads what the one before writes."""
+class Block:
+    """Statements within ``{ ...; }``, within ``( ... )``, whose assignments end with it, after
+    ``!``, of a pipe ``|``, or of a ``loop``: for, while, until or select."""
 
-    parts: "tuple[Statement, ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    """``! statement``."""
-
-    statement: "Statement"
+    kind: str
+    body: "Body"
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +59,6 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
-    """``for``, ``while``, ``until`` or ``select``."""
-
-    body: "Body"
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """``{ ...; }``, or ``( ... )``, whose assignments end with it (``own``)."""
-
-    body: "Body"
-    own: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Function:
     """``name() { ...; }``."""
 
@@ -86,7 +66,7 @@ class Function:
     body: "Body"
 
 
-Statement = Simple | Chain | Pipe | Not | If | Case | Loop | Group | Function
+Statement = Simple | Chain | Block | If | Case | Function
 Body = tuple[Statement, ...]
 
 
@@ -106,10 +86,8 @@ def simple_statements(body: Body) -> Iterator[Simple]:
                 yield statement
             case Chain(links=links):
                 yield from simple_statements(tuple(link for _, link in links))
-            case Pipe(parts=inner) | Loop(body=inner) | Group(body=inner) | Function(body=inner):
+            case Block(body=inner) | Function(body=inner):
                 yield from simple_statements(inner)
-            case Not(statement=inner):
-                yield from simple_statements((inner,))
             case If(arms=arms, otherwise=otherwise):
                 for condition, inner in arms:
                     yield from simple_statements(condition + inner)
@@ -147,14 +125,14 @@ class _Parser:
         return links[0][1] if len(links) == 1 else Chain(tuple(links))
 
     def _pipe(self) -> Statement:
-        parts = [self._command()]
+        line, parts = self._line(), [self._command()]
         while self._operator() == "|":
             self.at += 1
             if self._operator() == "&":
                 self.at += 1
             self._skip_lines()
             parts.append(self._command())
-        return parts[0] if len(parts) == 1 else Pipe(tuple(parts))
+        return parts[0] if len(parts) == 1 else Block("|", tuple(parts), line)
 
     def _command(self) -> Statement:
         found, line = self._next(), self._line()
@@ -162,15 +140,13 @@ class _Parser:
             self.at += 1
             match found:
                 case "!":
-                    return Not(self._command())
+                    return Block("!", (self._command(),), line)
                 case "if":
                     statement: Statement = self._if(line)
                 case "case":
                     statement = self._case(line)
-                case "{":
-                    statement = Group(self._closed("}"), own=False)
-                case "(":
-                    statement = Group(self._closed(")"), own=True)
+                case "{" | "(":
+                    statement = Block(found, self._closed("}" if found == "{" else ")"), line)
                 case "[[":
                     statement = self._conditional(line)
                 case "function":
@@ -252,9 +228,9 @@ class _Parser:
         self.at += 1
         return Case(word, tuple(arms), line)
 
-    def _loop(self, line: int) -> Loop:
+    def _loop(self, line: int) -> Block:
         head = self._closed("do")  # a condition, or a variable and words: none of it is followed
-        return Loop(head + self._closed("done"), line)
+        return Block("loop", head + self._closed("done"), line)
 
     def _function(self) -> Function:
         name = self._word().bare or ""
@@ -263,7 +239,7 @@ class _Parser:
             self._expect(")")
         self._skip_lines()
         body = self._command()
-        return Function(name, body.body if isinstance(body, Group) else (body,))
+        return Function(name, body.body if isinstance(body, Block) else (body,))
 
     def _closed(self, closing: str) -> Body:
         body = self.body(closing)

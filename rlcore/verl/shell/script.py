@@ -13,15 +13,12 @@ from importlib.util import find_spec
 from rlcore.verl.shell.expansion import BASH_X, Expansion, Text, Variables, assigns, join, shown
 from rlcore.verl.shell.lexer import Substitution, Word
 from rlcore.verl.shell.parser import (
+    Block,
     Body,
     Case,
     Chain,
     Function,
-    Group,
     If,
-    Loop,
-    Not,
-    Pipe,
     Simple,
     Statement,
     parse,
@@ -66,40 +63,6 @@ def holds(words: Sequence[Text], *, conditional: bool) -> bool | None:
             except ValueError:
                 return None
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """Status and output of a command; ``remark``: what might be answered otherwise elsewhere."""
-
-    status: bool
-    output: str | None = None
-    remark: str = ""
-
-
-def answer(words: Sequence[str], now: datetime) -> CommandResult | None:
-    """Return what the command ``words`` would tell here; None: only running it could say."""
-    match words:
-        case ["true" | ":", *_] | []:
-            return CommandResult(True)
-        case ["false", *_]:
-            return CommandResult(False)
-        case ["python" | "python3", "-c", code] if match := _IMPORT.fullmatch(code):
-            there = _is_installed(match[1])
-            said = "is" if there else "is not"
-            return CommandResult(
-                there, remark=f"`{' '.join(words)}`: {match[1]} {said} installed here"
-            )
-        case ["date", form] if form.startswith("+"):
-            return CommandResult(True, now.strftime(form[1:]))
-    return None
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ValueError:  # of a module without a spec, such as __main__
-        return True
 
 
 MOST = 10_000  # statements
@@ -179,24 +142,23 @@ class _Script:
                 return self._simple(statement)
             case Chain(links=links):
                 return self._chain(links)
-            case Pipe(parts=parts):
-                for part in parts:
-                    self._statement(part)
+            case Block(kind="|", body=parts):
+                self.run(parts)
                 return None
-            case Not(statement=inner):
-                status = self._statement(inner)
+            case Block(kind="!", body=inner):
+                status = self.run(inner)
                 return None if status is None else not status
+            case Block(kind="loop", body=body, line=line):
+                self._skip(body, line, "how often the loop runs")
+                return None
             case If():
                 return self._if(statement)
             case Case():
                 return self._case(statement)
-            case Loop(body=body, line=line):
-                self._skip(body, line, "how often the loop runs")
-                return None
-            case Group(body=body, own=own):
+            case Block(kind=kind, body=body):
                 before = dict(self.expansion.variables)
                 status = self.run(body)
-                if own:
+                if kind == "(":
                     self.expansion.variables.clear()
                     self.expansion.variables.update(before)
                 return status
@@ -304,13 +266,19 @@ class _Script:
         if self.captured is not None and words[:1] == ["echo"]:
             self.captured += [text for text in fields[1:] if text.value != "-n"]
             return True
-        found = answer(words, self.reading.began)
-        if found is not None:
-            if found.remark and found.remark not in self.reading.remarks:
-                self.reading.remarks.append(found.remark)
-            if found.output is not None and self.captured is not None:
-                self.captured.append(Text(found.output))
-            return found.status
+        match words:
+            case ["true" | ":", *_] | []:
+                return True
+            case ["false", *_]:
+                return False
+            case ["python" | "python3", "-c", code] if match := _IMPORT.fullmatch(code):
+                there = find_spec(match[1]) is not None
+                said = f"{match[1]} {'is' if there else 'is not'} installed here"
+                self.reading.remarks.append(f"`{' '.join(words)}`: {said}")
+                return there
+            case ["date", form] if form.startswith("+") and self.captured is not None:
+                self.captured.append(Text(self.reading.began.strftime(form[1:])))
+                return True
         if self.captured is not None:
             raise UserError(f"`{' '.join(words)}` is not run here; write its value out")
         self.reading.commands.append(fields)

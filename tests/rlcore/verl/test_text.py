@@ -113,9 +113,9 @@ def test_text_that_cannot_be_read_is_told_in_one_line(text: str, sentence: str) 
     [
         ("$NOBODY_SET_THIS", "shell variable $NOBODY_SET_THIS has no value in the text"),
         ("x/$NOBODY_SET_THIS/y", "shell variable $NOBODY_SET_THIS has no value in the text"),
-        ("$((2**8))", "$((2**8)) is arithmetic that is not supported; write the number"),
-        ("$((2 +))", "$((2 +)) is not arithmetic; write the number"),
-        ("$((1 / 0))", "$((1 / 0)) is not arithmetic; write the number"),
+        ("$((2**8))", "$((2**8)) is not arithmetic that is read here; write the number"),
+        ("$((2 +))", "$((2 +)) is not arithmetic that is read here; write the number"),
+        ("$((1 / 0))", "$((1 / 0)) is not arithmetic that is read here; write the number"),
         ("$(nproc)", "$(nproc) (line 1) is known only where the script runs"),
     ],
 )

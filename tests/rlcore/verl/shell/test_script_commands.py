@@ -6,9 +6,8 @@ from datetime import datetime
 import pytest
 
 from rlcore.verl.shell.expansion import Text
-from rlcore.verl.shell.script import CommandResult, answer, holds
-
-NOW = datetime(2026, 5, 4, 3, 2, 1)
+from rlcore.verl.shell.parser import parse
+from rlcore.verl.shell.script import Reading, holds, read_script
 
 
 @pytest.mark.parametrize(
@@ -44,28 +43,35 @@ def test_a_value_that_is_not_known_decides_nothing_and_one_that_is_unset_is_empt
     assert holds([Text("-z"), Text("", unset="why")], conditional=False) is True
 
 
-def test_only_what_changes_nothing_is_answered() -> None:
-    assert (
-        answer([":"], NOW) == answer(["true", "x"], NOW) == answer([], NOW) == CommandResult(True)
-    )
-    assert answer(["false"], NOW) == CommandResult(False)
-    for other in (["rm", "x"], ["python3", "x.py"], ["python3", "-c", "import a; b()"], ["date"]):
-        assert answer(other, NOW) is None
+@pytest.mark.parametrize(("command", "status"), [(":", "yes"), ("true x", "yes"), ("false", "no")])
+def test_what_changes_nothing_is_answered(command: str, status: str) -> None:
+    assert _output(f"{command} && echo yes || echo no") == Text(status)
+
+
+@pytest.mark.parametrize("command", ["rm x", "python3 x.py", "python3 -c 'import a; b()'", "date"])
+def test_nothing_else_is(command: str) -> None:
+    assert "is known only where the script runs" in _output(command).unknown
 
 
 def test_an_import_is_looked_up_and_not_made() -> None:
-    there, absent = (
-        answer(["python3", "-c", "import antigravity"], NOW),
-        answer(["python", "-c", "import no_such_module"], NOW),
-    )
-    assert there is not None
-    assert absent is not None
-    assert (there.status, absent.status) == (True, False)
-    assert (
-        absent.remark == "`python -c import no_such_module`: no_such_module is not installed here"
-    )
-    assert answer(["python3", "-c", "import __main__"], NOW) is not None
+    found = _reading("python3 -c 'import antigravity' && x=1; python -c 'import no_such' || train")
+    assert found.command is not None
+    assert found.remarks == [
+        "`python3 -c import antigravity`: antigravity is installed here",
+        "`python -c import no_such`: no_such is not installed here",
+    ]
 
 
 def test_the_date_is_that_of_the_translation() -> None:
-    assert answer(["date", "+%Y_%m"], NOW) == CommandResult(True, "2026_05")
+    assert _output("date +%Y") == Text(str(datetime.now().year))
+
+
+def _reading(text: str) -> Reading:
+    return read_script(parse(text), lambda words: words[:1] == ["train"], {})
+
+
+def _output(command: str) -> Text:
+    """Return what ``$(command)`` is."""
+    found = _reading(f'train "$({command})"').command
+    assert found is not None
+    return found[1]
