@@ -395,35 +395,40 @@ class RLSection(Section):
                 " rollout.schedule to lockstep, or leave full_determinism out"
             )
 
-    def _fused_logprobs_are_not_read(self) -> Iterator[str]:
-        """What reads old log-probs before the update's own forward pass has made them."""
-        if not self.update.fused:
-            return
-        fused, steps, algorithm = "update.old_logprobs = 'fused'", self.update.steps, self.algorithm
-        remedy = "leave update.old_logprobs out"
-        if steps > 1:
-            yield (
-                f"{fused} takes them from the forward pass of the only step, and an update makes"
-                f" {steps} (mini_batches x epochs); set update.mini_batches and update.epochs to 1,"
-                f" or {remedy}"
-            )
-        if algorithm.kl.uses_reference and algorithm.kl.where == "reward":
-            yield (
-                f"{fused} has none when advantages are made, and algorithm.kl.where = 'reward'"
-                f" takes the KL from them; set algorithm.kl.where to loss, or {remedy}"
-            )
-        correction = algorithm.importance_correction
-        if correction.is_on:
-            reject = f"reject masks by them; {remedy}"
-            level = f"level = {correction.level!r} weighs by them; {remedy}"
-            yield (
-                f"{fused} has none before the loss, and algorithm.importance_correction."
-                f"{reject if correction.level == 'none' else level}"
-            )
-
     @rule
-    def _sampler_can_be_old(self) -> Iterator[str]:
-        return _bypass_rules(self.algorithm) if self.update.bypass else iter(())
+    def _old_logprobs_can_be_had(self) -> Iterator[str]:
+        """rollout.top_p and top_k, which would make the sampler another distribution, are refused
+        for every run."""
+        given, algorithm, level = self.update, self.algorithm, self.algorithm.ratio_level
+        corrects, steps = algorithm.importance_correction.is_on, given.steps
+        from_reward = algorithm.kl.uses_reference and algorithm.kl.where == "reward"
+        corrected = "algorithm.importance_correction (level, reject)"
+        problems = {
+            "fused": {
+                f"are of an update's only step, and mini_batches x epochs makes {steps}": steps > 1,
+                "come after algorithm.kl.where = 'reward' takes the KL from them": from_reward,
+                f"come after {corrected} weighs or masks by them": corrects,
+            },
+            "rollout": {
+                f"are the sampler's, for which {corrected} would correct twice": corrects,
+                "are the sampler's, which algorithm.ratio_level = 'group' measures against"
+                " already": level == "group",
+                f"put the sampler's rounding into ratios, and algorithm.ratio_level = {level!r}"
+                " clips them in a range narrower than it": level in SEQUENCE_RATIOS[:2],
+                "are the denominator of a ratio, and algorithm.policy_loss = 'reinforce' reads"
+                " none": algorithm.policy_loss == "reinforce",
+            },
+            "own": {
+                "are of the learner, and algorithm.ratio_level = 'group' measures against the"
+                " sampler's": level == "group",
+            },
+        }
+        for problem, holds in problems.get(given.old_logprobs or "", {}).items():
+            if holds:
+                yield (
+                    f"old log-probs of update.old_logprobs = {given.old_logprobs!r} {problem};"
+                    " change one of the two, or leave update.old_logprobs out"
+                )
 
     @rule
     def _switches_can_act(self) -> Iterator[str]:
@@ -432,12 +437,6 @@ class RLSection(Section):
                 f"critic.warmup_iterations = {self.critic.warmup_iterations} leaves none of"
                 f" iterations = {self.iterations} to the policy; raise iterations or lower it"
             )
-        if self.update.old_logprobs == "own" and self.algorithm.ratio_level == "group":
-            yield (
-                "update.old_logprobs = 'own' and algorithm.ratio_level = 'group' measures against"
-                " the sampler's log-probs; leave update.old_logprobs out"
-            )
-        yield from self._fused_logprobs_are_not_read()
         overlong = self.algorithm.overlong
         if overlong is not None:
             limit = overlong.max_tokens or self.rollout.max_new_tokens
@@ -453,32 +452,3 @@ class RLSection(Section):
                     f" rollout.max_new_tokens = {self.rollout.max_new_tokens} ends every response"
                     " before; lower algorithm.overlong.max_tokens or raise rollout.max_new_tokens"
                 )
-
-
-def _bypass_rules(algorithm: Algorithm) -> Iterator[str]:
-    """Yield a sentence where the sampler's log-probs cannot be the old ones. rollout.top_p and
-    top_k, which would make the sampler another distribution, are refused for every run."""
-    rollout, level = "update.old_logprobs = 'rollout'", algorithm.ratio_level
-    remedy = "leave update.old_logprobs out"
-    if algorithm.importance_correction.is_on:
-        yield (
-            f"{rollout} makes the ratio the policy over the sampler, and"
-            " algorithm.importance_correction would correct for the sampler twice; set its level"
-            " to 'none' and reject to [], or update.old_logprobs to first"
-        )
-    if level == "group":
-        yield (
-            f"{rollout} and algorithm.ratio_level = 'group' measures against the sampler's"
-            f" log-probs already; {remedy}"
-        )
-    elif level in SEQUENCE_RATIOS:
-        yield (
-            f"{rollout} puts the sampler's rounding into ratios, and algorithm.ratio_level ="
-            f" {level!r} clips them in a range narrower than it; set algorithm.ratio_level to"
-            f" token, or {remedy}"
-        )
-    if algorithm.policy_loss == "reinforce":
-        yield (
-            f"{rollout} and algorithm.policy_loss = 'reinforce' reads no ratio; {remedy}, and set"
-            " algorithm.importance_correction to correct for the sampler"
-        )
