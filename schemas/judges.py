@@ -259,34 +259,29 @@ def misused(
     """
     there = f"there are {', '.join(judges)}" if judges else "there is none"
     named = [judge_of(function) for function in reward.functions]
+    asked: list[tuple[str, str, bool]] = []
     for index, (function, name) in enumerate(zip(reward.functions, named, strict=True)):
         if function.name != JUDGE:
             continue
+        path = f"reward.functions[{index}].options"
         if name is None or len(function.options) > 1:
             yield (
-                f"reward.functions[{index}].options = {function.options} must name a judge and"
-                " nothing else; write {judge: NAME}, a name of the section judges"
+                f"{path} = {function.options} must name a judge and nothing else; write {{judge:"
+                " NAME}, a name of the section judges"
             )
-        elif name in judges and judges[name].is_pairwise:
-            yield (
-                f"reward.functions[{index}].options.judge = {name!r} compares two responses and a"
-                f" reward is of one; put {{response}} into judges.{name}.template"
-            )
-        elif name not in judges:
-            yield (
-                f"reward.functions[{index}].options.judge = {name!r} is not in the section judges,"
-                f" {there}{did_you_mean(name, judges)}; add judges.{name}"
-            )
-    for path, name in comparing.items():
+        else:
+            asked.append((f"{path}.judge", name, False))
+    for path, name, of_pairs in [*asked, *((path, name, True) for path, name in comparing.items())]:
         if name not in judges:
             yield (
                 f"{path} = {name!r} is not in the section judges, {there}"
                 f"{did_you_mean(name, judges)}; add judges.{name}"
             )
-        elif not judges[name].is_pairwise:
+        elif judges[name].is_pairwise is not of_pairs:
+            one, two = "response", "response_a and response_b"
             yield (
-                f"{path} = {name!r} judges single responses and two are compared; put"
-                f" {{response_a}} and {{response_b}} into judges.{name}.template"
+                f"{path} = {name!r} is asked about {two if of_pairs else one} and its template"
+                f" holds {one if of_pairs else two}; change judges.{name}.template"
             )
     every_name_is_good = all(f.name != JUDGE or judge_of(f) in judges for f in reward.functions)
     every_name_is_good = every_name_is_good and judges.keys() >= set(comparing.values())

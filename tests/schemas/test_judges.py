@@ -97,12 +97,12 @@ REFUSED += [
     ),
     (
         {"judges.main": PAIRWISE},
-        "reward.functions[1].options.judge = 'main' compares two responses and a reward is of one",
+        "reward.functions[1].options.judge = 'main' is asked about response and its template holds",
     ),
     ({TASTE: PAIRWISE}, "judges.taste is asked by no reward function"),
     (
         {"evaluate.win_rate": {"judge": "main"}},
-        "evaluate.win_rate.judge = 'main' judges single responses and two are compared; put",
+        "evaluate.win_rate.judge = 'main' is asked about response_a and response_b and",
     ),
     (
         {TASTE: PAIRWISE, "evaluate.win_rate": {"judge": "tast"}},
