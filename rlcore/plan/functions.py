@@ -3,7 +3,7 @@ reward called once on a handful of its rows."""
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -252,26 +252,29 @@ def _check_verdicts(said: Sequence[_Said], recipe: Recipe) -> None:
     rewards = [reward for one in said for reward in one.rewards]
     if any(r.correct is not None for r in rewards) or all(r.score is None for r in rewards):
         return
-    algorithm, section = recipe.rl.algorithm, recipe.reward_model
-    filtered, positive = algorithm.dynamic_sampling, algorithm.positive_nll
+    filtered, positive = recipe.rl.algorithm.dynamic_sampling, recipe.rl.algorithm.positive_nll
+    needs = {
+        "rl.algorithm.dynamic_sampling.metric = 'accuracy' needs verdicts on correctness": (
+            filtered is not None and filtered.metric == "accuracy",
+            "set metric to 'score'",
+        ),
+        "rl.algorithm.positive_nll needs verdicts on correctness": (
+            positive.coef > 0 and positive.threshold is None,
+            "set positive_nll.threshold",
+        ),
+    } | {
+        f"{path} of kind 'samples' are ranked by verdicts on correctness": (
+            section.ranked_by == VERIFIER,
+            f"set {path}.ranked_by",
+        )
+        for path, section in recipe.sampled_preferences.items()
+    }
     names = ", ".join(f"'{function.name}'" for function in functions)
-    gives = (
-        f"and reward.functions {names} gave a score without one; return a dict with score and acc"
-    )
-    if filtered is not None and filtered.metric == "accuracy":
-        raise UserError(
-            "rl.algorithm.dynamic_sampling.metric = 'accuracy' needs verdicts on correctness,"
-            f" {gives}, or set metric to 'score'"
-        )
-    if positive.coef > 0 and positive.threshold is None:
-        raise UserError(
-            f"rl.algorithm.positive_nll needs verdicts on correctness, {gives}, or set"
-            " positive_nll.threshold"
-        )
-    for path, section in recipe.sampled_preferences.items():
-        if section.ranked_by == VERIFIER:
+    for need, (is_set, remedy) in needs.items():
+        if is_set:
             raise UserError(
-                f"{path} of kind 'samples' are ranked by verdicts on correctness, {gives}"
+                f"{need}, and reward.functions {names} gave a score without one; return a dict with"
+                f" score and acc, or {remedy}"
             )
 
 
@@ -296,60 +299,50 @@ def check_functions(recipe: Recipe) -> None:
 def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
     reward, algorithm = recipe.reward, recipe.rl.algorithm
     memory_bytes = None if reward.memory_gib is None else int(reward.memory_gib * 2**30)
-    named: list[tuple[Callable[..., None], str, Mapping[str, Any], str]] = [
-        (
-            load_batch_reward if function.batch else load_reward,
-            *(function.name, function.options, f"reward.functions[{index}].name"),
-        )
+    named: list[tuple[str, Mapping[str, Any], str, bool]] = [
+        (function.name, function.options, f"reward.functions[{index}].name", function.batch)
         for index, function in enumerate(reward.functions)
         if by_workers(function.name)
     ]
     options = algorithm.advantage_options
     named += [
-        (load_advantage, algorithm.advantage, options, "rl.algorithm.advantage"),
-        (load_policy_loss, algorithm.policy_loss, {}, "rl.algorithm.policy_loss"),
-        (load_engine, recipe.hardware.rollout.engine, {}, "hardware.rollout.engine"),
+        (algorithm.advantage, options, "rl.algorithm.advantage", False),
+        (algorithm.policy_loss, {}, "rl.algorithm.policy_loss", False),
+        (recipe.hardware.rollout.engine, {}, "hardware.rollout.engine", False),
     ]
     return [
         {
             "name": name,
             "options": dict(options),
             "path": path,
-            "loader": f"{__name__}:{loader.__name__}",
+            "loader": f"{__name__}:{(load_batch if batch else load).__name__}",
             "memory_bytes": memory_bytes if path.startswith("reward.") else None,
-            "limit_s": ENGINE_S if loader is load_engine else None,
+            "limit_s": ENGINE_S if path.startswith("hardware.") else None,
         }
-        for loader, name, options, path in named
+        for name, options, path, batch in named
         if ":" in name
     ]
 
 
 # Called in the child process; each raises UserError when the function cannot be called as the run
-# would call it. Losses and engines have no options.
+# would call it.
 
 
-def load_reward(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load a reward function here."""
-    build((name, 1.0, options), path.removesuffix(".name"))
+def load(name: str, options: Mapping[str, Any], path: str) -> None:
+    """Load here what the recipe names at ``path``."""
+    match path:
+        case "rl.algorithm.advantage":
+            find_estimator(name, options, path)
+        case "rl.algorithm.policy_loss":
+            find_loss(name, path)
+        case "hardware.rollout.engine":
+            from rlcore.engines.own_engine import find_engine
+
+            find_engine(name, path)
+        case _:
+            build((name, 1.0, options), path.removesuffix(".name"))
 
 
-def load_batch_reward(name: str, options: Mapping[str, Any], path: str) -> None:
+def load_batch(name: str, options: Mapping[str, Any], path: str) -> None:
     """Load a reward function of all rows of a prompt here."""
     build((name, 1.0, options), path.removesuffix(".name"), batch=True)
-
-
-def load_advantage(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load an advantage estimator here."""
-    find_estimator(name, options, path)
-
-
-def load_policy_loss(name: str, _options: Mapping[str, Any], path: str) -> None:
-    """Load a policy loss here."""
-    find_loss(name, path)
-
-
-def load_engine(name: str, _options: Mapping[str, Any], path: str) -> None:
-    """Load the class of a rollout engine here."""
-    from rlcore.engines.own_engine import find_engine
-
-    find_engine(name, path)
