@@ -104,15 +104,7 @@ class Workers:
 
         Raises ``UserError`` where the cluster cannot hold all of them.
         """
-        return self._spawn(target, self.cluster.place(placement, len(names)), names, arguments)
-
-    def _spawn(
-        self,
-        target: str,
-        placements: Sequence[Placement],
-        names: Sequence[str],
-        arguments: Sequence[tuple[Any, ...]],
-    ) -> list[Worker]:
+        placements = self.cluster.place(placement, len(names))
         return [
             self.cluster.spawn(target, *built_with, name=name, placement=placed)
             for placed, name, built_with in zip(placements, names, arguments, strict=True)
@@ -121,28 +113,52 @@ class Workers:
     def learner(
         self,
         model_dir: Path,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         *,
         name: str,
-        stage: str,
+        ranks: int | None = None,
+        stage: str = "",
         head: str = "lm",
         reference_dir: Path | None = None,
+        dtype: str | None = None,
     ) -> LearnerPool:
-        """Return a learner that trains ``model_dir``, or an adapter on it where ``stage`` does.
+        """Return a learner that trains ``model_dir``, or an adapter on it where ``stage`` does;
+        without an optimizer it only scores.
 
-        ``head`` "value" makes it a critic or reward model. ``reference_dir``: a frozen copy that it
-        holds in addition to the policy, for the exact KL.
+        ``ranks`` and ``dtype``: None = the recipe's. ``head`` "value" makes it a critic or reward
+        model. ``reference_dir``: a frozen copy that it holds in addition to the policy, for the
+        exact KL.
         """
-        ranks = self.recipe.hardware.learner.ranks
-        return self._learner(
+        spec = learner_spec(
+            self.recipe,
             model_dir,
             optimizer,
-            name=name,
-            ranks=ranks,
-            stage=stage,
+            device=self.device,
             head=head,
             reference_dir=reference_dir,
+            stage=stage,
         )
+        spec = spec if dtype is None else replace(spec, dtype=dtype)
+        ranks = self.recipe.hardware.learner.ranks if ranks is None else ranks
+        placement = learner_placement(self.recipe, self.device)
+        placements = self.cluster.place(placement, ranks)
+        rendezvous = self.cluster.rendezvous(placements[0]) if ranks > 1 else ""
+        workers = [
+            self.cluster.spawn(
+                *(LEARNER, spec, rank, ranks, rendezvous), name=f"{name}-{rank}", placement=placed
+            )
+            for rank, placed in enumerate(placements)
+        ]
+        timeouts = self.recipe.hardware.timeouts
+        pool = LearnerPool(
+            workers,
+            timeout_s=timeouts.update_s,
+            start_s=timeouts.start_s,
+            warn=self._warn_once,
+            gpus=ranks * placement.gpus,
+        )
+        self._learners.append(pool)
+        return pool
 
     def release(self, learner: LearnerPool) -> None:
         """End ``learner``, which frees what it holds."""
@@ -152,7 +168,7 @@ class Workers:
     def reference(self, model_dir: Path) -> LearnerPool:
         """Start a frozen copy of ``model_dir`` for log-probs."""
         ranks = self.recipe.hardware.learner.reference_ranks
-        return self._learner(model_dir, None, name="reference", ranks=ranks)
+        return self.learner(model_dir, None, name="reference", ranks=ranks)
 
     def choose_engine(self, model_dir: Path, recorded: str | None = None) -> str:
         """Return which engine samples from the model of ``model_dir`` from now on: what the recipe
@@ -234,7 +250,7 @@ class Workers:
         if any(function.name == REWARD_MODEL for function in self.recipe.reward.functions):
             assert reward_model_dir is not None, "the recipe trains the model that it names"
             if REWARD_MODEL not in models:
-                learner = self._learner(
+                learner = self.learner(
                     reward_model_dir, None, name=REWARD_MODEL, ranks=1, head="value"
                 )
                 models[REWARD_MODEL] = OwnModel(learner)
@@ -275,7 +291,7 @@ class Workers:
             prepare_cache(setup, recipe.store, self._log)
             kind, built_with = SERVED_MODEL, (name, model, setup)
         elif is_own(directory):
-            learner = self._learner(
+            learner = self.learner(
                 *(directory, None),
                 name=f"reward-model-{name}",
                 ranks=1,
@@ -317,45 +333,3 @@ class Workers:
         if not self._warned:
             self._warned = True
             self._warn(line)
-
-    def _learner(
-        self,
-        model_dir: Path,
-        optimizer: Optimizer | None,
-        *,
-        name: str,
-        ranks: int,
-        stage: str = "",
-        head: str = "lm",
-        reference_dir: Path | None = None,
-        dtype: str | None = None,
-    ) -> LearnerPool:
-        spec = learner_spec(
-            self.recipe,
-            model_dir,
-            optimizer,
-            device=self.device,
-            head=head,
-            reference_dir=reference_dir,
-            stage=stage,
-        )
-        spec = spec if dtype is None else replace(spec, dtype=dtype)
-        placement = learner_placement(self.recipe, self.device)
-        placements = self.cluster.place(placement, ranks)
-        rendezvous = self.cluster.rendezvous(placements[0]) if ranks > 1 else ""
-        workers = self._spawn(
-            LEARNER,
-            placements,
-            [f"{name}-{rank}" for rank in range(ranks)],
-            [(spec, rank, ranks, rendezvous) for rank in range(ranks)],
-        )
-        timeouts = self.recipe.hardware.timeouts
-        pool = LearnerPool(
-            workers,
-            timeout_s=timeouts.update_s,
-            start_s=timeouts.start_s,
-            warn=self._warn_once,
-            gpus=ranks * placement.gpus,
-        )
-        self._learners.append(pool)
-        return pool
