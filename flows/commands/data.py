@@ -33,7 +33,8 @@ def data(options: argparse.Namespace) -> int:
         return 0
     for kind, examples in (("demonstration", shown.demonstrations), ("prompt", shown.prompts)):
         for number, example in enumerate(examples, start=1):
-            print(f"{kind} {number}:", *example_lines(example), "", sep="\n")
+            lines = example_lines(example, shown.tokenizer)
+            print(f"{kind} {number}:", *lines, "", sep="\n")
     for sheet in datasheet(shown.prepared.summary):
         print_wrapped(sheet.columns, sheet.rows or [("none",)], sheet.title)
     return 0

@@ -22,24 +22,14 @@ WIDTH = 96  # of a line of tokens or ids
 
 
 @dataclass(frozen=True, slots=True)
-class PreviewRow:
-    """One row. ``text``: what its tokens spell; ``pieces``: the text of each token alone."""
-
-    uid: str
-    data_source: str
-    text: str
-    token_ids: list[int]
-    loss_mask: list[bool]
-    pieces: list[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Preview:
-    """``demonstrations``: the first that SFT trains on; ``prompts``: the first that RL samples."""
+    """Rows of the prepared tables: ``demonstrations``, the first that SFT trains on, and
+    ``prompts``, the first that RL samples."""
 
     prepared: PreparedData
-    demonstrations: list[PreviewRow]
-    prompts: list[PreviewRow]
+    tokenizer: "ChatTokenizer"
+    demonstrations: list[dict[str, Any]]
+    prompts: list[dict[str, Any]]
 
 
 def preview(recipe: Recipe, count: int) -> Preview:
@@ -52,30 +42,26 @@ def preview(recipe: Recipe, count: int) -> Preview:
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = base_tokenizer(recipe.model, Path(scratch), texts=texts)
         prepared = prepare_for(recipe, tokenizer)
-    demonstrations = _first(prepared.tables["demonstrations"], count) if recipe.sft.enabled else ()
-    prompts = _first(prepared.tables["prompts"], count)
-    return Preview(
-        prepared,
-        [example_of(row, tokenizer) for row in demonstrations],
-        [example_of(row, tokenizer) for row in prompts],
+    taught, asked = (
+        prepared.tables[name].filter(pl.col("split") == "train").head(count).to_dicts()
+        for name in ("demonstrations", "prompts")
     )
+    return Preview(prepared, tokenizer, taught if recipe.sft.enabled else [], asked)
 
 
-def _first(frame: pl.DataFrame, count: int) -> Iterator[dict[str, Any]]:
-    return frame.filter(pl.col("split") == "train").head(count).iter_rows(named=True)
-
-
-def example_of(row: Mapping[str, Any], tokenizer: "ChatTokenizer") -> PreviewRow:
-    """Return a row of the table demonstrations or prompts; no token of a prompt carries loss."""
+def example_lines(row: Mapping[str, Any], tokenizer: "ChatTokenizer") -> Iterator[str]:
+    """Yield the text of a row of the table demonstrations or prompts, then its tokens and ids:
+    "learnt" where they carry loss, "read" where they do not, as all of a prompt. Control characters
+    are escaped."""
     ids = row["token_ids"] if "token_ids" in row else row["prompt_ids"]
-    return PreviewRow(
-        uid=row["uid"],
-        data_source=row["data_source"],
-        text=str(tokenizer.decode(ids)),
-        token_ids=ids,
-        loss_mask=row.get("loss_mask", [False] * len(ids)),
-        pieces=[_piece(tokenizer, token) for token in ids],
-    )
+    mask = row.get("loss_mask", [False] * len(ids))
+    yield (f"{row['data_source']}, uid {row['uid']}: {len(ids)} tokens, {sum(mask)} of them learnt")
+    yield from (f"    {_printable(line)}" for line in str(tokenizer.decode(ids)).split("\n"))
+    for learns, run in groupby(zip(mask, ids, strict=True), key=lambda token: token[0]):
+        own = [token for _, token in run]
+        pieces = [_printable(_piece(tokenizer, token)) for token in own]
+        yield from _wrapped("learnt" if learns else "read", pieces, BOUNDARY)
+        yield from _wrapped("ids", list(map(str, own)), " ")
 
 
 def _piece(tokenizer: "ChatTokenizer", token: int) -> str:
@@ -84,23 +70,6 @@ def _piece(tokenizer: "ChatTokenizer", token: int) -> str:
     return (
         str(tokenizer.convert_ids_to_tokens(token)) if "\N{REPLACEMENT CHARACTER}" in text else text
     )
-
-
-def example_lines(example: PreviewRow) -> Iterator[str]:
-    """Yield the text of an example, then its tokens and ids: "learnt" where they carry loss, "read"
-    where they do not. Control characters are escaped."""
-    learnt = sum(example.loss_mask)
-    yield (
-        f"{example.data_source}, uid {example.uid}: {len(example.token_ids)} tokens,"
-        f" {learnt} of them learnt"
-    )
-    yield from (f"    {_printable(line)}" for line in example.text.split("\n"))
-    tokens = zip(example.loss_mask, example.pieces, example.token_ids, strict=True)
-    for learns, run in groupby(tokens, key=lambda token: token[0]):
-        _, pieces, ids = zip(*run, strict=True)
-        label = "learnt" if learns else "read"
-        yield from _wrapped(label, [_printable(piece) for piece in pieces], BOUNDARY)
-        yield from _wrapped("ids", [str(token) for token in ids], " ")
 
 
 def _printable(text: str) -> str:

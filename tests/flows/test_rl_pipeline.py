@@ -20,7 +20,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 
 from flows.cli import main
 from rlcore.cluster.host_settings import RAY, socket_folder
-from rlcore.data.preview import example_lines, example_of
+from rlcore.data.preview import example_lines
 from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.queries import query
@@ -132,7 +132,7 @@ def test_the_preview_is_what_sft_read(finished: Path, capsys: pytest.CaptureFixt
     tokenizer = load_tokenizer(model_directory(store.directory(base)))
     for table, wanted in (("demonstrations", 512), ("prompts", 64)):
         read = store.table(dataset, table).filter(pl.col("split") == "train")
-        shown = ["\n".join(example_lines(example_of(row, tokenizer))) for row in read.to_dicts()]
+        shown = ["\n".join(example_lines(row, tokenizer)) for row in read.to_dicts()]
         assert sum(f":\n{text}\n" in printed for text in shown) == len(shown) == wanted
 
 

@@ -7,7 +7,7 @@ import polars as pl
 
 from flows.paths import RECIPES
 from rlcore.data.prepare import prepare
-from rlcore.data.preview import BOUNDARY, PreviewRow, example_lines, preview
+from rlcore.data.preview import BOUNDARY, example_lines, preview
 from rlcore.models.base import build_base_model, copy_base_model
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes.load import load_recipe
@@ -63,17 +63,21 @@ def test_a_model_of_ones_own_shows_the_recipes_template(tmp_path: Path) -> None:
     for name, table in made.tables.items():
         assert shown.prepared.tables[name].equals(table), name
     train = made.tables["demonstrations"].filter(pl.col("split") == "train").head(3)
-    assert [e.token_ids for e in shown.demonstrations] == train["token_ids"].to_list()
-    assert [e.loss_mask for e in shown.demonstrations] == train["loss_mask"].to_list()
-    assert shown.demonstrations[0].text.startswith("[user] Wieviel")
-    assert shown.prompts[0].text.endswith("[assistant] ")
+    assert shown.demonstrations == train.to_dicts()
+    first = list(example_lines(shown.demonstrations[0], shown.tokenizer))
+    assert first[1].startswith("    [user] Wieviel")
+    assert any(
+        line.endswith("[assistant] ") for line in example_lines(shown.prompts[0], shown.tokenizer)
+    )
 
 
 def test_a_row_shows_boundaries_mask_and_ids_and_no_control_characters() -> None:
-    example = PreviewRow(
-        "u", "s", "ab\x1b\nc", [5, 6, 7], [False, True, True], ["a", "b\x1b\n", "c"]
-    )
-    assert list(example_lines(example)) == [
+    class Tokenizer:
+        def decode(self, ids: list[int]) -> str:
+            return "".join({5: "a", 6: "b\x1b\n", 7: "c"}[token] for token in ids)
+
+    row = {"uid": "u", "data_source": "s", "token_ids": [5, 6, 7], "loss_mask": [False, True, True]}
+    assert list(example_lines(row, Tokenizer())) == [
         "s, uid u: 3 tokens, 2 of them learnt",
         "    ab\\x1b",
         "    c",
