@@ -6,7 +6,6 @@ published.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePosixPath
 
@@ -75,26 +74,11 @@ _CUTTING = """
 answer = answer[: min([answer.find(stop) for stop in {stop!r} if stop in answer] or [None])]"""
 
 
-@dataclass(frozen=True, slots=True)
-class CardExample:
-    """A prompt of the evaluation and the greedy answer to it, of at most ``max_new_tokens`` and up
-    to a text of ``stop``."""
-
-    messages: list[dict[str, str]]
-    answer: str
-    max_new_tokens: int
-    stop: tuple[str, ...] = ()
-
-
 def choose_example(
-    completions: pl.DataFrame,
-    prompts: pl.DataFrame,
-    *,
-    checkpoint: str,
-    max_new_tokens: int,
-    stop: tuple[str, ...] = (),
-) -> CardExample | None:
-    """Return the shortest prompt (Prompts) that ``checkpoint`` answered (Completions) greedily.
+    completions: pl.DataFrame, prompts: pl.DataFrame, checkpoint: str
+) -> tuple[list[dict[str, str]], str] | None:
+    """Return the shortest prompt (Prompts), as messages, that ``checkpoint`` answered (Completions)
+    greedily, and its answer.
 
     Where some answers are right, it is the shortest of their prompts. None where there is none: all
     were aborted, or another checkpoint was evaluated.
@@ -111,23 +95,30 @@ def choose_example(
         return None
     first = order.row(0, named=True)
     (messages,) = prompts.filter(pl.col("uid") == first["uid"])["prompt"].to_list()
-    return CardExample(messages, first["response"], max_new_tokens, stop)
+    return messages, first["response"]
 
 
-def render_snippet(example: CardExample, *, trust_remote_code: bool = False) -> str:
-    """Return Python that answers ``example`` from within the exported directory.
+def render_snippet(
+    messages: list[dict[str, str]],
+    answer: str,
+    *,
+    max_new_tokens: int,
+    stop: Sequence[str] = (),
+    trust_remote_code: bool = False,
+) -> str:
+    """Return Python that answers ``messages`` from within the exported directory.
 
     Text of the prompt is in it as Python literals, each on one line: it can neither end the
     card's code block nor become code.
     """
     return _SNIPPET.format(
         trust=", trust_remote_code=True" if trust_remote_code else "",
-        max_new_tokens=example.max_new_tokens,
-        stop_strings=f"\n    stop_strings={list(example.stop)!r}," if example.stop else "",
-        stopping=", tokenizer=tokenizer" if example.stop else "",
-        cutting=_CUTTING.format(stop=list(example.stop)) if example.stop else "",
-        messages=example.messages,
-        answer=example.answer,
+        max_new_tokens=max_new_tokens,
+        stop_strings=f"\n    stop_strings={list(stop)!r}," if stop else "",
+        stopping=", tokenizer=tokenizer" if stop else "",
+        cutting=_CUTTING.format(stop=list(stop)) if stop else "",
+        messages=messages,
+        answer=answer,
     )
 
 
@@ -190,15 +181,14 @@ def gather_card(
 def _snippet(
     recipe: Recipe, store: ArtifactStore, evaluation: ArtifactRef, prompts: pl.DataFrame
 ) -> str | None:
-    example = choose_example(
-        store.table(evaluation, "completions"),
-        prompts,
-        checkpoint=recipe.policies[-1],
-        max_new_tokens=recipe.evaluate.max_new_tokens,
-        stop=recipe.evaluate.stop,
+    example = choose_example(store.table(evaluation, "completions"), prompts, recipe.policies[-1])
+    section = recipe.evaluate
+    return example and render_snippet(
+        *example,
+        max_new_tokens=section.max_new_tokens,
+        stop=section.stop,
+        trust_remote_code=recipe.model.trust_remote_code,
     )
-    trust = recipe.model.trust_remote_code
-    return None if example is None else render_snippet(example, trust_remote_code=trust)
 
 
 def _iteration(policy: ArtifactRef) -> int:

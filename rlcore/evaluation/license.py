@@ -113,23 +113,19 @@ def _read(card: Path) -> str:
 
 def _hub_card(name: str, revision: str | None, warn: Callable[[str], None]) -> str | None:
     """Return the text of a hub model's card, from the hub's cache where it is there."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
 
-    cached = try_to_load_from_cache(name, CARD, revision=revision)
-    if isinstance(cached, str):
-        return _read(Path(cached))
     problem = hub_unreachable()
     try:
         path = hf_hub_download(name, CARD, revision=revision, local_files_only=bool(problem))
-    except EntryNotFoundError as error:
-        if not isinstance(error, LocalEntryNotFoundError):
-            return None  # the hub holds no card of this model
+        return _read(Path(path))
+    except LocalEntryNotFoundError:
         problem = problem or "the hub did not answer"
+    except EntryNotFoundError:
+        return None  # the hub holds no card of this model
     except (HfHubHTTPError, OSError) as error:
         problem = str(error).strip().partition("\n")[0]
-    else:
-        return _read(Path(path))
     warn(
         f"the model card states no license: the card of model.path = '{name}' cannot be read"
         f" ({problem}); set export.license"

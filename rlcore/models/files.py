@@ -16,7 +16,6 @@ from typing import Any
 
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import (
-    GatedRepoError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -108,10 +107,6 @@ def locate_model(
             f" {unreachable or 'the hub did not answer'}; set {key} to a local directory, or"
             " download it once where the hub can be reached and set HF_HOME to that cache"
         ) from error
-    except GatedRepoError as error:
-        raise UserError(
-            f"{key} = '{name}' is gated on the hub; accept its licence there and set HF_TOKEN"
-        ) from error
     except RevisionNotFoundError as error:
         raise UserError(
             f"{key.removesuffix('path')}revision = '{revision}' is unknown for '{name}'; give one"
@@ -119,8 +114,8 @@ def locate_model(
         ) from error
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"{key} = '{name}' is neither a local directory nor a model of the hub; check the"
-            " spelling, or set HF_TOKEN if it is private"
+            f"{key} = '{name}' is neither a local directory nor a model of the hub that is open to"
+            " you; check the spelling, or if it is gated or private get access and set HF_TOKEN"
         ) from error
     return Path(path)
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import torch
 
-from rlcore.evaluation.card_facts import CardExample, choose_example, render_snippet
+from rlcore.evaluation.card_facts import choose_example, render_snippet
 from rlcore.evaluation.export import export_model
 from rlcore.models.base import load_pretrained
 from schemas.table_list import MESSAGES
@@ -44,16 +44,16 @@ def test_it_answers_as_the_evaluation_did_whatever_the_models_own_settings(
     (source / "generation_config.json").write_text(json.dumps(own))
     messages = [{"role": "system", "content": "brief"}, {"role": "user", "content": HOSTILE}]
     expected = greedy(source, messages, 12)
-    code = render_snippet(CardExample(messages, expected, 12))
+    code = render_snippet(messages, expected, max_new_tokens=12)
     export_model(source, tmp_path / "out", dtype=None, card=card(snippet=code))
     assert run_snippet(tmp_path / "out", monkeypatch) == expected
     assert f"# The evaluation recorded: {expected!r}\n" in code
 
 
 def test_code_of_the_model_is_run_only_where_the_recipe_runs_it() -> None:
-    example = CardExample([{"role": "user", "content": "x"}], "y", 4)
-    assert "trust_remote_code" not in render_snippet(example)
-    trusting = render_snippet(example, trust_remote_code=True)
+    messages = [{"role": "user", "content": "x"}]
+    assert "trust_remote_code" not in render_snippet(messages, "y", max_new_tokens=4)
+    trusting = render_snippet(messages, "y", max_new_tokens=4, trust_remote_code=True)
     assert len(re.findall(r"trust_remote_code=True\)", trusting)) == 2
 
 
@@ -79,14 +79,14 @@ def completion(uid: str, prompt: str, outcome: str = "ok", **changes: Any) -> di
     return row | changes
 
 
-def chosen(*rows: dict[str, Any]) -> CardExample | None:
+def chosen(*rows: dict[str, Any]) -> tuple[list[dict[str, str]], str] | None:
     schema = {name: column.dtype.type for name, column in COMPLETIONS.columns.items()}
     messages = [[{"role": "user", "content": row["prompt"]}] for row in rows]
     prompts = pl.DataFrame(
         {"uid": [row["uid"] for row in rows], "prompt": pl.Series(messages, dtype=MESSAGES)}
     )
     frame = pl.DataFrame(list(rows), schema=schema)
-    return choose_example(frame, prompts.unique("uid"), checkpoint="rl", max_new_tokens=4)
+    return choose_example(frame, prompts.unique("uid"), "rl")
 
 
 def test_the_example_is_the_shortest_right_answer_of_this_model() -> None:
@@ -98,7 +98,7 @@ def test_the_example_is_the_shortest_right_answer_of_this_model() -> None:
         completion("e", "a very much longer prompt"),
         right,
     ]
-    expected = CardExample([{"role": "user", "content": "a longer prompt"}], "answer to c", 4)
+    expected = [{"role": "user", "content": "a longer prompt"}], "answer to c"
     assert chosen(*rows) == expected
     assert chosen(*rows[::-1]) == expected, "the order of the rows decides"
 
@@ -106,7 +106,7 @@ def test_the_example_is_the_shortest_right_answer_of_this_model() -> None:
 def test_a_model_without_a_right_answer_shows_what_it_says() -> None:
     example = chosen(completion("a", "longer", "wrong"), completion("b", "x", "aborted"))
     assert example is not None
-    assert example.answer == "answer to a"
+    assert example[1] == "answer to a"
 
 
 def test_without_an_answer_there_is_no_example() -> None:
