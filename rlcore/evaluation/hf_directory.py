@@ -123,11 +123,10 @@ def write_verified(
     *,
     dtype: str | None,
     trust_remote_code: bool = False,
-    shard_size: str = SHARD_SIZE,
 ) -> Proof:
     """Write the model of ``policy_dir`` to ``target``, reload it, and compare the two.
 
-    safetensors in shards of ``shard_size``, config, generation config, tokenizer, chat template, in
+    safetensors in shards of ``SHARD_SIZE``, config, generation config, tokenizer, chat template, in
     the form that the policy's files have (``keep_form``).
     ``dtype`` None keeps that of the weights. Raises ``ExportError`` naming the first difference in
     weights, logits (beyond rounding), tied embeddings, configuration, tokenizer or chat template;
@@ -139,7 +138,7 @@ def write_verified(
     source = load_policy(policy_dir, dtype or "auto", trust_remote_code)
     source_tokenizer = load_tokenizer(policy_dir, trust_remote_code=trust_remote_code)
     stops = stops_of(policy_dir, source_tokenizer)
-    _save(source, target, stops, shard_size)
+    _save(source, target, stops)
     keep_form(
         policy_dir,
         target,
@@ -170,7 +169,7 @@ def write_verified(
     )
 
 
-def _save(model: "PreTrainedModel", target: Path, stops: Stops, shard_size: str) -> None:
+def _save(model: "PreTrainedModel", target: Path, stops: Stops) -> None:
     """Write ``model`` with a generation config that lists ``stops`` and agrees with itself; what
     else its base has there stays, also what ``save_pretrained`` of transformers would refuse."""
     generation = model.generation_config
@@ -178,7 +177,7 @@ def _save(model: "PreTrainedModel", target: Path, stops: Stops, shard_size: str)
         make_sampling_consistent(generation)
         generation.eos_token_id = stops.added_to(generation.eos_token_id)
         model.generation_config = type(generation)()
-    model.save_pretrained(target, max_shard_size=shard_size)
+    model.save_pretrained(target, max_shard_size=SHARD_SIZE)
     if generation is not None:
         model.generation_config = generation
         generation.to_json_file(target / GENERATION, keys_to_pop=["compile_config"])

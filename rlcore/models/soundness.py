@@ -49,8 +49,8 @@ def check_weights(directory: Path, config: Mapping[str, Any]) -> None:
     """Raise ``UserError`` where the weights of ``directory`` cannot be trained, or contradict its
     ``config``; values are compared only of a head beside tied embeddings.
 
-    Quantised weights, an embedding of another shape than vocab_size x hidden_size, a head that
-    differs from the embedding that config.json says it is. Raises as ``stored_tensors``, too.
+    Quantised weights, or a head that differs from the embedding that config.json says it is; of
+    shapes ``has_file_names`` says. Raises as ``stored_tensors``, too.
     """
     tensors = stored_tensors(directory)
     quantised = config.get("quantization_config")
@@ -68,10 +68,8 @@ def check_weights(directory: Path, config: Mapping[str, Any]) -> None:
                 f" {', '.join(_FLOATS)} are trained; give the unquantised model"
             )
     embedding = embedding_of(tensors)
-    if embedding is None:
-        return
-    _check_embedding(*embedding, config, directory)
-    _check_tied(tensors, *embedding, config, directory)
+    if embedding is not None:
+        _check_tied(tensors, *embedding, config, directory)
 
 
 def embedding_of(tensors: Mapping[str, StoredTensor]) -> tuple[str, StoredTensor] | None:
@@ -81,21 +79,6 @@ def embedding_of(tensors: Mapping[str, StoredTensor]) -> tuple[str, StoredTensor
         if name.endswith(_EMBEDDINGS) and len(tensor.shape) == 2:
             return name, tensor
     return None
-
-
-def _check_embedding(
-    name: str, tensor: StoredTensor, config: Mapping[str, Any], directory: Path
-) -> None:
-    text = _text_config(config)
-    wanted = [text.get("vocab_size"), text.get("hidden_size", text.get("n_embd"))]
-    if "word_embed_proj_dim" in text:  # of OPT, the width of its embedding
-        wanted[1] = text["word_embed_proj_dim"]
-    if any(w not in (None, h) for w, h in zip(wanted, tensor.shape, strict=True)):
-        raise UserError(
-            f"weights file {tensor.file}: '{name}' has shape {list(tensor.shape)}, and config.json"
-            f" of '{directory}' has vocab_size = {wanted[0]}, hidden_size = {wanted[1]}; they are"
-            " of two models, fetch or save the model again"
-        )
 
 
 def _check_tied(

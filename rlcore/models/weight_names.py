@@ -114,7 +114,9 @@ def check_loading(lm: "PreTrainedModel", held: Mapping[str, tuple[int, ...]], wh
     """Raise ``UserError`` where files that hold tensors of the shapes ``held`` are not all that
     ``lm``, an ``empty_model``, is made of; ``where``: key and value of the recipe that name it."""
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # of weights that are not there
     zero = torch.zeros(())  # seen in any shape it takes no memory
     state = {name: zero.expand(shape) for name, shape in held.items()}
     try:

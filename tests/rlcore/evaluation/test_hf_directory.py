@@ -13,8 +13,11 @@ from schemas.errors import UserError
 from tests.rlcore.evaluation.cards import card
 
 
-def test_large_weights_are_sharded(policy_dir: Path, tmp_path: Path) -> None:
-    proof = write_verified(policy_dir, tmp_path, dtype=None, shard_size="100KB")
+def test_large_weights_are_sharded(
+    policy_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlcore.evaluation.hf_directory.SHARD_SIZE", "100KB")
+    proof = write_verified(policy_dir, tmp_path, dtype=None)
     assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 1
     assert (tmp_path / "model.safetensors.index.json").is_file()
     assert proof.logits_max_abs_diff <= 1e-4

@@ -162,8 +162,8 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "NaN of half": (value(UP, float("nan"), torch.float16), f"'{UP}' holds NaN or infinity in 1"),
     "an overflow of double": (value(UP, 1e308 * 10, torch.float64), "holds NaN or infinity in 1 "),
     "more tokens than rows": (more_tokens, "such as '<more"),
-    "another vocabulary": (configured(vocab_size=999), "config.json of "),
-    "another width": (configured(hidden_size=64), "has vocab_size = 320, hidden_size = 64; they"),
+    "another vocabulary": (configured(vocab_size=999), "in other shapes than config.json has"),
+    "another width": (configured(hidden_size=64), "in other shapes than config.json has"),
     "a tied head of its own": (another_head, "has tie_word_embeddings = true and an 'lm_head.w"),
     "a quantised weight": (a_quantised_weight, f"'{UP}' is of dtype F8_E4M3, and weights of"),
     "a quantised model": (
