@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from schemas.recipe import Recipe
 
 PANELS = 4  # to a row of the figure
+UNKNOWN = "not recorded"
 LAST_LINES = 15  # of a failed run's log
 RL_SECONDS = "timing_s/step"
 VALIDATION = "val/accuracy"
@@ -242,7 +243,7 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> RunOu
     from rlcore.diagnostics.measures import learns_from_a_model
     from rlcore.recipes.load import load_recipe
     from rlcore.results.metrics import stage_metrics
-    from rlcore.results.provenance import trained_on, trained_with
+    from rlcore.results.provenance import commit_of, machine_of
     from rlcore.results.summary import proxy_and_truth
     from rlcore.store.reader import ArtifactReader
 
@@ -250,7 +251,7 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> RunOu
     recipe = load_recipe(str(directory / "recipe.yaml"), directory=directory)
     where = recipe.store if "://" in recipe.store else str(root / recipe.store)
     store, policy = ArtifactReader(where), summary["artifacts"]["rl"].rsplit("/", 1)[1]
-    metrics = stage_metrics(store, policy)
+    metrics, made = stage_metrics(store, policy), store.peek("policy", policy)
     watched = pl.col("name") == (TRAINING if sampled else VALIDATION)
     curve = metrics.filter(watched).select("step", "value").drop_nulls().sort("step")
     accuracy = summary["sampled_accuracy" if sampled else "accuracy"]
@@ -269,8 +270,8 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> RunOu
         seconds=float(metrics.filter(pl.col("name") == RL_SECONDS)["value"].to_numpy().sum()),
         curve=list(curve.iter_rows()),
         proxy=proxy_and_truth(metrics) if learns_from_a_model(recipe) else None,
-        machine=trained_on(store, policy),
-        commit=trained_with(store, policy),
+        machine=(made and machine_of(made)) or UNKNOWN,
+        commit=(made and commit_of(store, made)) or UNKNOWN,
     )
 
 

@@ -104,9 +104,9 @@ class Checkpoints:
         """Delete all checkpoints except those of the steps ``kept`` and those that are being read,
         which a later call deletes."""
         superseded = [self._name(step) for step in self.steps() if step not in kept]
-        read = self._store.pinned(KIND, self._key) if superseded else set()
+        read = self._store.being_read() if superseded else set()
         for name in superseded:
-            if name not in read:
+            if f"{KIND}/{name}" not in read:
                 self._store.discard(KIND, name)
 
     def _name(self, step: int) -> str:

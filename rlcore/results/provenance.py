@@ -8,11 +8,10 @@ import json
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -42,7 +41,6 @@ LAYOUT = "learner_layout"  # metadata of a checkpoint: ``LearnerHardware.layout`
 # the step of the checkpoint, and the layouts.
 RESHARDED = "resharded"
 ENGINE = "rollout_engine"  # metadata of what a stage that samples made: which engine did
-UNKNOWN = "not recorded"
 SHOWN = 12  # digits of a commit
 logger = logging.getLogger(__name__)
 
@@ -105,53 +103,28 @@ def code_state(root: Path = ROOT) -> dict[str, Any]:
     }
 
 
-@cache
-def machine_state() -> dict[str, Any]:
-    """Return CPUs that this process may use, their name, and the names of the GPUs that the driver
-    shows; what cannot be told is null or absent."""
-    names = re.findall(r"^model name\s*:\s*(.+)$", _cpuinfo(), re.MULTILINE)
+def machine_state(gpus: Sequence[str]) -> dict[str, Any]:
+    """Return CPUs that this process may use, their name, null where it cannot be told, and
+    ``gpus``, the names of those that the driver shows."""
+    about = Path("/proc/cpuinfo")
+    text = about.read_text(encoding="utf-8", errors="replace") if about.exists() else ""
+    names = re.findall(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return {
         "cpus": len(os.sched_getaffinity(0)),
         "cpu": names[0].strip() if names else None,
-        "gpus": _gpus(),
+        "gpus": list(gpus),
     }
 
 
-def _cpuinfo() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-def _gpus() -> list[str]:
-    if shutil.which("nvidia-smi") is None:
-        return []
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=30, check=False, encoding="utf-8"
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.splitlines() if done.returncode == 0 else []
-
-
-def trained_on(store: ArtifactReader, policy: str) -> str:
-    """Return the machine that the policy ``policy`` was made on, as a person writes it."""
-    made = _manifest(store, policy)
-    machine = made.metadata.get(MACHINE) if made else None
+def machine_of(made: Manifest) -> str | None:
+    """Return the machine that an artifact was made on, as a person writes it; None where that is
+    not recorded."""
+    machine = made.metadata.get(MACHINE)
     if machine is None:
-        return UNKNOWN
+        return None
     gpus = Counter(machine["gpus"])
     cpus = f"{machine['cpus']} CPUs ({machine['cpu'] or 'name unknown'})"
     return ", ".join([*(f"{count} x {name}" for name, count in gpus.items()), cpus])
-
-
-def trained_with(store: ArtifactReader, policy: str) -> str:
-    """Return the commit of the code that made the policy ``policy``, and whether it was changed."""
-    made = _manifest(store, policy)
-    return (made and commit_of(store, made)) or UNKNOWN
 
 
 def commit_of(store: ArtifactReader, made: Manifest) -> str | None:
@@ -174,11 +147,6 @@ def layout_text(layout: Mapping[str, int]) -> str:
     """
     ranks = layout["ranks"]
     return f"{ranks} rank{'s' if ranks > 1 else ''} (ZeRO {layout['zero_stage']})"
-
-
-def _manifest(store: ArtifactReader, policy: str) -> Manifest | None:
-    ref = store.find("policy", policy)
-    return None if ref is None else store.manifest(ref)
 
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:

@@ -23,7 +23,7 @@ from rlcore.store.checks import (
     location,
     manifest_seal,
 )
-from rlcore.store.leases import Lease, LeaseError, all_pinned, held_keys, hold, pin, pinned
+from rlcore.store.leases import Lease, LeaseError, held_keys, hold, pin, pinned
 from rlcore.store.local import LocalFiles
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.tables import TableFile, encode_table, remember_valid, schema_versions
@@ -83,17 +83,13 @@ class ArtifactStore(ArtifactReader):
         location(kind, key)
         return pin(self._files.records(), kind, key, reader=self._writer)
 
-    def pinned(self, kind: str, key: str) -> set[str]:
-        """Return the keys of ``kind`` below ``key`` that somebody reads."""
-        return pinned(self._files.records(), kind, key)
-
     def being_written(self) -> set[str]:
         """Return the keys that somebody holds."""
         return held_keys(self._files.records())
 
     def being_read(self) -> set[str]:
-        """Return the places that somebody reads."""
-        return {f"{kind}/{key}" for kind, key in all_pinned(self._files.records())}
+        """Return the places (``<kind>/<key>``) that somebody reads."""
+        return pinned(self._files.records())
 
     def put(
         self,

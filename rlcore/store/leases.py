@@ -228,11 +228,7 @@ def _holder(document: dict[str, Any]) -> str:
 
 
 _SEPARATOR = "~"  # in no kind and no key
-_PREFIX = "pin"
-
-
-def _prefix(kind: str, key: str = "") -> str:
-    return _SEPARATOR.join([_PREFIX, kind, *key.split("/")])
+_PINS = f"pin{_SEPARATOR}"
 
 
 @contextmanager
@@ -241,7 +237,7 @@ def pin(records: RecordStore, kind: str, key: str, *, reader: str) -> Iterator[N
 
     Raises ArtifactError where the store cannot be written.
     """
-    name = f"{_prefix(kind, key)}{_SEPARATOR}{uuid4().hex}"
+    name = _PINS + _SEPARATOR.join([kind, *key.split("/"), uuid4().hex])
     try:
         with hold(records, name, run=reader):
             yield
@@ -249,25 +245,16 @@ def pin(records: RecordStore, kind: str, key: str, *, reader: str) -> Iterator[N
         records.remove(name)
 
 
-def pinned(records: RecordStore, kind: str, key: str) -> set[str]:
-    """Return the keys of ``kind`` below ``key`` that somebody reads; pins of dead readers are
+def pinned(records: RecordStore) -> set[str]:
+    """Return the places (``<kind>/<key>``) that somebody reads; pins of dead readers are
     removed."""
     found = set()
-    for name in records.names(f"{_prefix(kind, key)}{_SEPARATOR}"):
+    for name in records.names(_PINS):
         if is_held(records, name):
-            found.add("/".join(name.split(_SEPARATOR)[2:-1]))
+            found.add("/".join(name.split(_SEPARATOR)[1:-1]))
         else:
             records.remove(name)
     return found
-
-
-def all_pinned(records: RecordStore) -> set[tuple[str, str]]:
-    """Return kind and key of all that somebody reads."""
-    return {
-        (name.split(_SEPARATOR)[1], "/".join(name.split(_SEPARATOR)[2:-1]))
-        for name in records.names(f"{_PREFIX}{_SEPARATOR}")
-        if is_held(records, name)
-    }
 
 
 def held_keys(records: RecordStore) -> set[str]:
@@ -275,5 +262,5 @@ def held_keys(records: RecordStore) -> set[str]:
     return {
         name
         for name in records.names("")
-        if not name.startswith((".", f"{_PREFIX}{_SEPARATOR}")) and is_held(records, name)
+        if not name.startswith((".", _PINS)) and is_held(records, name)
     }

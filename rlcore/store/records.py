@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from rlcore.store.checks import ArtifactError
@@ -33,44 +33,14 @@ class Record:
     version: str
 
 
-class RecordStore(Protocol):
-    """Documents by name; a name is a plain relative path."""
-
-    def read(self, name: str) -> Record | None:
-        """Return the document, or None where there is none."""
-        ...
-
-    def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
-        """Write ``content`` if the document is still ``found``; return it, or None if it is not. It
-        outlives a loss of power."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove the document; does nothing where there is none."""
-        ...
-
-    def names(self, prefix: str) -> list[str]:
-        """Return the names of the documents that start with ``prefix``."""
-        ...
-
-    def age_s(self, name: str) -> float:
-        """Return the seconds since the last write, by the store's own clock."""
-        ...
-
-    def guard(self, name: str) -> AbstractContextManager[None]:
-        """While it is entered nobody else can exchange the document, where the store supports
-        that."""
-        ...
-
-
 @dataclass(frozen=True)
 class LocalRecords:
-    """Documents below ``folder``."""
+    """Documents below ``folder``, by name, a plain relative path."""
 
     folder: Path
 
     def read(self, name: str) -> Record | None:
-        """See ``RecordStore``."""
+        """Return the document, or None where there is none."""
         try:
             content = (self.folder / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -78,7 +48,9 @@ class LocalRecords:
         return Record(content, content.decode(errors="replace"))
 
     def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
-        """See ``RecordStore``. The content is the version, so each write must have another one."""
+        """Write ``content`` if the document is still ``found``; return it, or None if it is not. It
+        outlives a loss of power. The content is the version, so each write must have another
+        one."""
         with self.guard(name):
             if self.read(name) != found:
                 return None
@@ -96,20 +68,21 @@ class LocalRecords:
             return self.read(name)
 
     def remove(self, name: str) -> None:
-        """See ``RecordStore``."""
+        """Remove the document; does nothing where there is none."""
         with self.guard(name):
             (self.folder / name).unlink(missing_ok=True)
         (self.folder / f"{name}{_LOCK}").unlink(missing_ok=True)
 
     def names(self, prefix: str) -> list[str]:
-        """See ``RecordStore``."""
+        """Return the names of the documents that start with ``prefix``."""
         if not self.folder.is_dir():
             return []
         names = (entry.name for entry in os.scandir(self.folder))
         return [name for name in names if name.startswith(prefix) and not name.endswith(_LOCK)]
 
     def age_s(self, name: str) -> float:
-        """See ``RecordStore``; on a network drive, by the clock of its server."""
+        """Return the seconds since the last write, by the store's own clock: on a network drive by
+        that of its server."""
         probe = self.folder / f".{uuid4().hex}"
         probe.touch()
         try:
@@ -119,8 +92,8 @@ class LocalRecords:
 
     @contextmanager
     def guard(self, name: str) -> Iterator[None]:
-        """Hold the document's lock. Raises ArtifactError when it is not released in time, or the
-        folder cannot be written."""
+        """Hold the document's lock, so that nobody else can exchange it. Raises ArtifactError when
+        it is not released in time, or the folder cannot be written."""
         path = self.folder / f"{name}{_LOCK}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +152,7 @@ class RemoteRecords:
         self._compares = "s3" in fs.protocol
 
     def read(self, name: str) -> Record | None:
-        """See ``RecordStore``."""
+        """See ``LocalRecords``."""
         with self._translate_errors(f"read {self._path(name)}"):
             try:
                 # In this order, a write in between only makes an exchange fail.
@@ -190,7 +163,7 @@ class RemoteRecords:
         return Record(content, version or content.decode(errors="replace"))
 
     def exchange(self, name: str, found: Record | None, content: bytes) -> Record | None:
-        """See ``RecordStore``. A write that was repeated because its response was lost is
+        """See ``LocalRecords``. A write that was repeated because its response was lost is
         recognised by its content, which must differ from write to write."""
         with self._translate_errors(f"write {self._path(name)}"):
             # Without a condition on the server, threads of this process at least exclude one
@@ -215,20 +188,20 @@ class RemoteRecords:
         return written if written is not None and written.content == content else None
 
     def remove(self, name: str) -> None:
-        """See ``RecordStore``."""
+        """See ``LocalRecords``."""
         with self._translate_errors(f"remove {self._path(name)}"):
             if self._fs.exists(self._path(name)):
                 self._fs.rm_file(self._path(name))
 
     def names(self, prefix: str) -> list[str]:
-        """See ``RecordStore``."""
+        """See ``LocalRecords``."""
         with self._translate_errors(f"list {self._top}"):
             self._fs.invalidate_cache()
             paths = self._fs.glob(f"{self._top}/{prefix}*")
         return [str(path).rpartition("/")[2] for path in paths]
 
     def age_s(self, name: str) -> float:
-        """See ``RecordStore``."""
+        """See ``LocalRecords``."""
         probe = self._path(f"clock-{uuid4().hex}")
         with self._translate_errors(f"write {probe}"):
             self._fs.pipe_file(probe, b"now")
@@ -251,3 +224,6 @@ class RemoteRecords:
         if not self._compares:
             return ""
         return self._fs.info(self._path(name), refresh=True)["ETag"]
+
+
+RecordStore = LocalRecords | RemoteRecords

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 from prefect.runtime import flow_run
 
+from rlcore.plan.machine import gpu_facts
 from rlcore.recipes.load import recipe_digest, with_micro_batch_tokens
 from rlcore.results.provenance import (
     CODE,
@@ -190,7 +191,7 @@ class StageRun:
 
         ``parents``: what the body itself made on the way, by role; it is in no key.
         """
-        made = {MADE_OF: self.keys.parts.to_json(), MACHINE: machine_state()}
+        made = {MADE_OF: self.keys.parts.to_json(), MACHINE: machine_state(gpu_facts("name"))}
         lineage = self.lineage({**made, **(metadata or {})})
         read = record_inputs(self.store, self.key, self.keys.reads, self.lineage())
         lineage = replace(lineage, parents={**lineage.parents, **read, **(parents or {})})

@@ -42,8 +42,7 @@ def test_pruning_of_a_checkpoint_that_is_read_waits(
     with store.pin(KIND, "k/000001"), store.pin(KIND, "k/000001"):
         checkpoints.keep({3})
         assert checkpoints.steps() == [1, 3]
-        assert store.pinned(KIND, "k") == {"k/000001"}
-        assert store.pinned(KIND, "other") == set()
+        assert store.being_read() == {f"{KIND}/k/000001"}
     checkpoints.keep({3})
     assert checkpoints.steps() == [3]
 
@@ -61,7 +60,7 @@ def test_the_pin_of_a_killed_reader_holds_nothing(tmp_path: Path) -> None:
         assert checkpoints.steps() == [1, 3]
         reader.kill()
         reader.wait()
-    assert store.pinned(KIND, "k") == set()
+    assert store.being_read() == set()
     checkpoints.keep({3})
     assert checkpoints.steps() == [3]
     assert [path for path in (root / ".leases").iterdir() if path.name.startswith("pin")] == []
