@@ -373,15 +373,12 @@ def _check(store: ArtifactReader, kind: str, key: str) -> Checked:
         manifest = store.peek(kind, key)
         if manifest is None:
             return Checked(kind, key, 0, None)  # removed meanwhile, as a whole
-        for name in manifest.files:
-            store.file(manifest, name)
-        ref = store.find(kind, key)
-        if ref is not None:
-            store.check_seal(ref)
+        store.verify(manifest.ref())
+        store.check_seal(manifest.ref())
     except DamagedArtifact as damage:
         return Checked(kind, key, 0, damage.fault)
     except ArtifactError:
         if store.peek(kind, key) is None:
             return Checked(kind, key, 0, None)
         raise
-    return Checked(kind, key, sum(entry.bytes for entry in manifest.files.values()), None)
+    return Checked(kind, key, size_of(manifest), None)

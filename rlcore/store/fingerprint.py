@@ -12,7 +12,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Lock
@@ -60,9 +60,8 @@ def code_of(
     result; nothing is reached through them. Raises LookupError for a name that is no module of ours
     below ``root``.
     """
-    ours = tree(root)
     for name in modules:
-        if ours.path(name) is None:
+        if path_of(name, root) is None:
             raise LookupError(f"'{name}' is no module of {', '.join(PACKAGES)}")
 
     def is_left_out(module: str) -> bool:
@@ -74,44 +73,33 @@ def code_of(
         name = waiting.pop()
         if name in reached or is_left_out(name):
             continue
-        source = ours.source(name)
+        path = path_of(name, root)
+        assert path is not None, f"{name} was found before"
+        source = source_of(path)
         reached[name] = source.digest
         for target in source.imports:
             top = target.split(".")[0]
             if top in LIBRARIES:
                 libraries.add(top)
-            elif found := ours.module_of(target):
+            elif found := _module_of(target, root):
                 waiting.append(found)
     found, used = dict(sorted(reached.items())), sorted(libraries)
     lines = (f"{name} {digest}" for name, digest in found.items())
     return Code(_hash(*lines, *used), found, tuple(used))
 
 
-@cache
-def tree(root: Path) -> "SourceTree":
-    """Return our packages below ``root``, each file of which is read once in a process."""
-    return SourceTree(root)
+@cache  # stages share most of their modules
+def source_of(path: Path) -> Source:
+    """Return the module in the file ``path``, which is read once in a process."""
+    tree = _parsed(path.read_bytes())
+    return Source(frozenset(_imported(tree)), _hash(*_tokens(tree)))
 
 
-class SourceTree:
-    """Our packages below a folder; stages share most of their modules."""
-
-    def __init__(self, root: Path) -> None:
-        self.path = cache(partial(_path, root=root))
-        self.source = cache(self._read)
-
-    def _read(self, module: str) -> Source:
-        path = self.path(module)
-        assert path is not None, f"{module} was found before"
-        tree = _parsed(path.read_bytes())
-        return Source(frozenset(_imported(tree)), _hash(*_tokens(tree)))
-
-    def module_of(self, target: str) -> str | None:
-        """Return ``a.b.c`` or, when ``c`` is a name inside module ``a.b``, ``a.b``."""
-        name = target
-        while name and self.path(name) is None:
-            name = name.rpartition(".")[0]
-        return name or None
+def _module_of(target: str, root: Path) -> str | None:
+    """Return ``a.b.c`` or, when ``c`` is a name inside module ``a.b``, ``a.b``."""
+    while target and path_of(target, root) is None:
+        target = target.rpartition(".")[0]
+    return target or None
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
@@ -209,7 +197,9 @@ def _parsed(source: bytes) -> ast.Module:
                 gc.enable()
 
 
-def _path(name: str, root: Path) -> Path | None:
+@cache
+def path_of(name: str, root: Path) -> Path | None:
+    """Return the file of our module ``name`` below ``root``; None where it is none of ours."""
     if name.split(".")[0] not in PACKAGES:
         return None
     base = os.path.join(root, *name.split("."))  # thousands of times: pathlib takes a second

@@ -118,7 +118,6 @@ class LocalFiles:
         ArtifactError when the disk is full or read-only; nothing is left then.
         """
         uri, top = self.uri(location), self.root / location
-        self._refuse_nesting(location)
         staged = self.staging_folder()
         try:
             for name, content in contents.items():
@@ -187,18 +186,6 @@ class LocalFiles:
                 "Choose another root or fix its permissions."
             ) from error
         return staging / mine
-
-    def _refuse_nesting(self, location: str) -> None:
-        """An artifact inside another would be an unknown file in the outer one."""
-        kind, *parts = location.split("/")
-        for depth in range(1, len(parts)):
-            outer = "/".join([kind, *parts[:depth]])
-            if (self.root / outer / MANIFEST).exists():
-                raise ArtifactError(f"{location} is inside the artifact {outer}; choose its key")
-        for key in self.locations(kind, "/".join(parts) + "/"):
-            raise ArtifactError(
-                f"{location} would enclose the artifact {kind}/{key}; choose its key"
-            )
 
 
 def links_below(files: LocalFiles) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlcore.store.fingerprint import code_of, module_digest, tree
+from rlcore.store.fingerprint import code_of, module_digest, path_of, source_of
 
 FILES = {
     "tasks/__init__.py": '"""Tasks."""\n',
@@ -38,12 +38,14 @@ def root(tmp_path: Path) -> Path:
 
 
 def digest(root: Path) -> str:
-    tree.cache_clear()
+    path_of.cache_clear()
+    source_of.cache_clear()
     return code_of("tasks.sft", without=("tasks.run_page",), root=root).digest
 
 
 def test_follows_imports_to_any_depth_also_inside_functions(root: Path) -> None:
-    tree.cache_clear()
+    path_of.cache_clear()
+    source_of.cache_clear()
     code = code_of("tasks.sft", without=("tasks.run_page",), root=root)
     assert list(code.modules) == [
         "rlcore.models.packing",
@@ -185,7 +187,8 @@ def test_another_thread_may_parse_meanwhile() -> None:
         time.sleep(0)
 
     def reached() -> str:
-        tree.cache_clear()
+        path_of.cache_clear()
+        source_of.cache_clear()
         return code_of("tasks.sft").digest
 
     gc.callbacks.append(let_others_run)

@@ -166,17 +166,6 @@ def test_two_writers_of_one_key_agree(tmp_path: Path, model: Path) -> None:
     assert not list((tmp_path / "store" / ".staging").iterdir())
 
 
-def test_artifacts_do_not_nest(tmp_path: Path) -> None:
-    """An artifact inside another would make the outer one look damaged."""
-    store = ArtifactStore(tmp_path)
-    store.put("m", "a/b", tables={"metrics": FRAME}, lineage=LINEAGE)
-    with pytest.raises(ArtifactError, match=r"m/a would enclose the artifact m/a/b"):
-        store.put("m", "a", tables={"metrics": FRAME}, lineage=LINEAGE)
-    with pytest.raises(ArtifactError, match=r"m/a/b/c is inside the artifact m/a/b"):
-        store.put("m", "a/b/c", tables={"metrics": FRAME}, lineage=LINEAGE)
-    assert store.keys("m") == ["a/b"]
-
-
 def test_a_root_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = ArtifactStore(tmp_path / "file")

@@ -8,7 +8,7 @@ import pytest
 
 from rlcore.envs.registry import BUILTIN
 from rlcore.store import versions
-from rlcore.store.fingerprint import tree
+from rlcore.store.fingerprint import path_of, source_of
 from rlcore.store.versions import (
     COUNTED,
     NEUTRAL,
@@ -54,14 +54,16 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(versions, "VERSIONS", of)
     assert record_versions(tmp_path) == ["rl: version 0 -> 1: first"]
     yield tmp_path
-    tree.cache_clear()
+    path_of.cache_clear()
+    source_of.cache_clear()
     code_parts.cache_clear()
 
 
 def edit(root: Path, name: str, text: str) -> str:
     """Write a file; return the version that a new process then sees."""
     (root / name).write_text(text)
-    tree.cache_clear()
+    path_of.cache_clear()
+    source_of.cache_clear()
     code_parts.cache_clear()
     return code_parts("rl", root)["version"]
 
