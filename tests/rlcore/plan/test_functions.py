@@ -78,7 +78,9 @@ def test_a_module_sees_the_variables_that_are_named_and_no_key(
 def test_a_crash_of_one_is_not_blamed_on_another(folder: Path) -> None:
     (folder / "fn_crashes.py").write_text("import os; os.abort()\n")
     (folder / "fn_good.py").write_text(LOOKS)
-    with pytest.raises(UserError, match=r"functions\[1\].*'fn_crashes:f' ended .* \(signal SIGABRT\)"):
+    with pytest.raises(
+        UserError, match=r"functions\[1\].*'fn_crashes:f' ended .* \(signal SIGABRT\)"
+    ):
         check("fn_good:f", "fn_crashes:f", "fn_good:g")
 
 
