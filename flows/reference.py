@@ -8,6 +8,7 @@ pydantic's own schema lacks: the default at that key's place, and the checks of 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import yaml
@@ -120,9 +121,8 @@ class Key:
 
 def keys() -> list[Key]:
     """Return every key of a recipe, sections included, in the order of the reference."""
-    by_preset = _by_preset()
     return [
-        _key(path, section, name, by_preset)
+        _key(path, section, name)
         for path, section in _sections(_tree())
         for name in section["properties"]
     ]
@@ -130,10 +130,9 @@ def keys() -> list[Key]:
 
 def reference() -> str:
     """Return the reference as Markdown: how recipes compose, the presets, a table per section."""
-    by_preset = _by_preset()
     kl = KL.model_validate({"where": "reward"})
     head = HEAD.format(preset=RLSection().preset, estimator=kl.estimator, coef=kl.coef)
-    parts = [head, *_presets(by_preset)]
+    parts = [head, *_presets()]
     shown: set[str] = set()  # kinds of source share a section
     for path, node in _sections(_tree()):
         if (heading := _heading(path, node)) in shown:
@@ -144,7 +143,7 @@ def reference() -> str:
         parts += ["", f"{'#' * level} {heading}", "", about, ""]
         parts += ["| key | type | default | limits | meaning |", "|---|---|---|---|---|"]
         for name, child in node["properties"].items():
-            parts.append(_row(_key(path, node, name, by_preset), child))
+            parts.append(_row(_key(path, node, name), child))
     return "\n".join(parts) + "\n"
 
 
@@ -162,7 +161,7 @@ def tables_reference() -> str:
 
 def json_schema() -> Node:
     """Return the JSON schema (2020-12) of a recipe file, which may leave out what it extends."""
-    tree = _for_editors(_tree(), "", _by_preset())
+    tree = _for_editors(_tree(), "")
     said = "recipes of the same folder that this one extends; a later one overrides the first"
     base = {"description": said, "type": ["string", "array"], "items": {"type": "string"}}
     tree["properties"] = {"extends": base, **tree["properties"]}
@@ -233,6 +232,7 @@ def _properties(raw: Node, defs: Mapping[str, Node], path: str) -> dict[str, Nod
     return nodes
 
 
+@cache
 def _by_preset() -> dict[str, dict[str, str]]:
     """Return, by dotted path, the values of each preset for the keys in which presets differ."""
     defaults = {
@@ -264,9 +264,9 @@ def _shown(value: Any) -> str:
     return f"`{text.strip().removesuffix('...').strip()}`"  # YAML's end marker
 
 
-def _presets(by_preset: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _presets() -> Iterator[str]:
     yield from (f"| key | {' | '.join(PRESETS)} |", "|---" * (len(PRESETS) + 1) + "|")
-    for path, row in by_preset.items():
+    for path, row in _by_preset().items():
         yield f"| `{path}` | {' | '.join(row.get(name, '') for name in PRESETS)} |"
 
 
@@ -290,7 +290,7 @@ def _kinds(node: Node) -> list[Node]:
     return [member for member in members if "properties" in member]
 
 
-def _key(path: str, section: Node, name: str, by_preset: Mapping[str, Mapping[str, str]]) -> Key:
+def _key(path: str, section: Node, name: str) -> Key:
     node, at = section["properties"][name], f"{path}.{name}" if path else name
     return Key(
         path=at,
@@ -299,7 +299,7 @@ def _key(path: str, section: Node, name: str, by_preset: Mapping[str, Mapping[st
         default=_shown(node["default"]) if "default" in node else "required",
         limits=", ".join(_limits(node)),
         meaning=node.get("description", ""),
-        presets=by_preset.get(at, {}),
+        presets=_by_preset().get(at, {}),
     )
 
 
@@ -359,25 +359,25 @@ def _limits(node: Node) -> Iterator[str]:
         yield from (f"each {limit}" for limit in _limits(node["items"]))
 
 
-def _for_editors(node: Node, path: str, by_preset: Mapping[str, Mapping[str, str]]) -> Node:
+def _for_editors(node: Node, path: str) -> Node:
     """Return the node without the defaults that an editor should not insert: those of whole
     sections, and those of a single preset."""
     node = dict(node)
-    if path in by_preset:
+    if path in _by_preset():
         described = node.get("description", "")
         node["description"] = f"{described} (default by rl.preset)".strip()
-    if path in by_preset or "properties" in node or _kinds(node):
+    if path in _by_preset() or "properties" in node or _kinds(node):
         node.pop("default", None)
     if "patternProperties" in node:
         node["patternProperties"] = {
-            pattern: _for_editors(inner, f"{path}.{NAMED}", by_preset)
+            pattern: _for_editors(inner, f"{path}.{NAMED}")
             for pattern, inner in node["patternProperties"].items()
         }
     if "items" in node:
-        node["items"] = _for_editors(node["items"], f"{path}.0", by_preset)
+        node["items"] = _for_editors(node["items"], f"{path}.0")
     if "properties" in node:
         node["properties"] = {
-            key: _for_editors(child, f"{path}.{key}" if path else key, by_preset)
+            key: _for_editors(child, f"{path}.{key}" if path else key)
             for key, child in node["properties"].items()
         }
     return node

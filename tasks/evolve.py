@@ -37,7 +37,7 @@ from rlcore.store.versions import code_digest
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from tasks.evaluate_model import checked_model, with_model, with_origin
-from tasks.run_page.page_artifacts import Board
+from tasks.run_page.page import Board
 from tasks.runtime.keys import stage_key
 from tasks.runtime.process import prepare_process
 from tasks.runtime.pulse import pulse

@@ -13,7 +13,7 @@ from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
 from schemas.stages import Stage
 from tasks.runtime.caching import StageRun, cached_stage
-from tasks.runtime.pipeline import PipelineRun
+from tasks.runtime.stage_run import PipelineRun
 
 
 @cached_stage(Stage.PREPARE_DATA)

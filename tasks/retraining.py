@@ -31,9 +31,9 @@ from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe
 from tasks.evaluate_model import CHECKPOINT, evaluate_model, with_model
-from tasks.run_page.page_artifacts import artifact_key
+from tasks.run_page.page import artifact_key
 from tasks.runtime.keys import MADE_OF, KeyParts
-from tasks.runtime.pipeline import PipelineRun
+from tasks.runtime.stage_run import PipelineRun
 
 # The name of the state of a run whose work another has done (flows/automations.yaml expects it).
 SUPERSEDED = "Superseded"

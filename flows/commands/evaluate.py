@@ -83,7 +83,8 @@ def evaluate(options: argparse.Namespace) -> int:
     with progress_on_stderr():
         for name, one in zip(options.model, models, strict=True):
             found[name] = evaluate_model(one, split=options.split, reward_model=scorer, log=tell)
-    rows = [*_figures(found), *_differences(found), *_kept(found)]
+    kept = [_row(KEPT, model, text=one.ref.uri) for model, one in found.items()]
+    rows = [*_figures(found), *_differences(found), *kept]
     if options.format != "table":
         print_rows(rows, COLUMNS, options.format)
     else:
@@ -161,11 +162,6 @@ def _differences(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
                 continue
             counted = {"metric": metric, "prompts": pair.pairs}
             yield _row(DIFFERENCE, model, **counted, **of_difference(pair))
-
-
-def _kept(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
-    for model, one in found.items():
-        yield _row(KEPT, model, text=one.ref.uri)
 
 
 def _print(rows: Sequence[dict[str, Any]], first: str) -> None:

@@ -110,15 +110,6 @@ def _artifact(node: "Node") -> dict[str, Any]:
     }
 
 
-def _key(node: "Node") -> str:
-    return node.ref.key
-
-
-def _finding(node: "Node") -> str | None:
-    said = node.problem or node.note
-    return said and without_path(said, node.name)
-
-
 def _print_table(found: "Trace", *, folded: bool) -> None:
     from rlcore.results.lineage import fold
     from rlcore.results.provenance import TRUSTS
@@ -133,16 +124,16 @@ def _print_table(found: "Trace", *, folded: bool) -> None:
             "count": len(nodes),
             "rows": sum(sum(node.ref.rows.values()) for node in nodes) or None,
             "sha256": nodes[0].ref.sha256[:SHOWN] if len(nodes) == 1 else None,
-            "finding": _finding(nodes[0]),
+            "finding": without_path(nodes[0].problem or nodes[0].note or "", nodes[0].name) or None,
         }
         for nodes, name in groups
     ]
     print_rows(rows, COLUMNS, "table")
     for (written, used), nodes in found.smaller_passes.items():
-        first = min((n for n in nodes if n.ref.kind == ITERATIONS), key=_key, default=nodes[0])
+        first = min((n.name for n in nodes if n.ref.kind == ITERATIONS), default=nodes[0].name)
         print(
-            f"\nhardware.learner.micro_batch_tokens = {used} instead of {written} from"
-            f" {first.name} on, as a learner had run out of memory"
+            f"\nhardware.learner.micro_batch_tokens = {used} instead of {written} from {first} on,"
+            " as a learner had run out of memory"
         )
     for change, nodes in found.resharded.items():
         stages = ", ".join(sorted({node.ref.kind for node in nodes}))

@@ -10,23 +10,31 @@ several refreshes the last one counts, and its first error is logged and the run
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from uuid import UUID
 
 import polars as pl
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
+)
 from prefect.client.schemas.objects import StateType
 from prefect.logging import get_logger
 
+from rlcore.recipes.redaction import redact
 from rlcore.report.draw import RL, STAGES
 from rlcore.report.facts import Ending, gather
-from rlcore.report.page import parts
+from rlcore.report.page import PageSection, parts
 from rlcore.report.write import write_report
 from rlcore.results.folders import RECIPE, REPORTS, report_folder, run_directory
 from rlcore.results.metrics import KIND as METRICS
@@ -34,11 +42,69 @@ from rlcore.results.metrics import metrics_frame
 from rlcore.results.run import Run
 from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
 from schemas.recipe import Recipe
-from tasks.run_page.page_artifacts import Board
 
 DIGEST_DIGITS = 12
 RUNNING = Ending("running")
 CANCELLED = (StateType.CANCELLING, StateType.CANCELLED)
+
+
+class Board:
+    """The artifacts of the flow run ``flow_run_id``, whose keys begin with ``recipe``: a page of
+    another recipe's run has others, so that their versions do not mix.
+
+    A key is published once and updated afterwards, also by another process: a run of fifty
+    validations has as many artifacts as one of two.
+    """
+
+    def __init__(self, flow_run_id: UUID, recipe: str) -> None:
+        self._flow_run_id, self._recipe = flow_run_id, recipe
+        self._ids: dict[str, UUID] | None = None  # by key, read from the server at first
+        self._shown: dict[str, tuple[str, str]] = {}
+
+    def show(self, sections: Iterable[PageSection]) -> None:
+        """Show each section under its key, without secrets; one that is shown already costs
+        nothing.
+
+        Raises what Prefect's client raises where the server refuses or does not answer.
+        """
+        with get_client(sync_client=True) as client:
+            for section in sections:
+                key = artifact_key(self._recipe, section.key)
+                content = redact(section.markdown), redact(section.description)
+                if self._shown.get(key) != content:
+                    self._publish(client, key, *content)
+                    self._shown[key] = content
+
+    def _publish(
+        self, client: SyncPrefectClient, key: str, markdown: str, description: str
+    ) -> None:
+        if self._ids is None:
+            only: Any = ArtifactFilterFlowRunId(any_=[self._flow_run_id])
+            found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
+            self._ids = {artifact.key: artifact.id for artifact in found if artifact.key}
+        if key in self._ids:
+            update = ArtifactUpdate(data=markdown, description=description)
+            client.update_artifact(self._ids[key], update)
+        else:
+            made = ArtifactCreate(
+                key=key,
+                type="markdown",
+                data=markdown,
+                description=description,
+                flow_run_id=self._flow_run_id,
+            )
+            self._ids[key] = client.create_artifact(made).id
+
+
+def artifact_key(*words: str) -> str:
+    """Return the key of an artifact: lower-case letters, digits and dashes.
+
+    >>> artifact_key("quickstart_ppo", "metrics", "rl")
+    'quickstart-ppo-metrics-rl'
+    """
+    text = "-".join(words).lower()
+    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
+    return "-".join(filter(None, dashed.split("-")))
 
 
 @dataclass

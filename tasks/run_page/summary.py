@@ -26,7 +26,7 @@ from rlcore.results.summary import (
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.runtime.pipeline import PipelineRun
+from tasks.runtime.stage_run import PipelineRun
 
 
 def write_summary(

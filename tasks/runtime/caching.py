@@ -37,10 +37,9 @@ from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.runtime.earlier_runs import SHOWN, Shorter, earlier_run
 from tasks.runtime.keys import StageKeys, fresh_generation, is_made_by, newest_generation
-from tasks.runtime.pipeline import PipelineRun, StageResult
 from tasks.runtime.restarts import Restarts
 from tasks.runtime.stage_keys import Declared, declared
-from tasks.runtime.stage_run import StageRun, flow_run_id
+from tasks.runtime.stage_run import PipelineRun, StageResult, StageRun, flow_run_id
 
 
 class CachedStage:

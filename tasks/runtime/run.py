@@ -24,12 +24,11 @@ from rlcore.store.versions import modified_sentences
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.stages import check_stages, stage_parents
-from tasks.run_page.page import RunPage, View
-from tasks.run_page.page_artifacts import Board
+from tasks.run_page.page import Board, RunPage, View
 from tasks.run_page.tracking import Tracker
-from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.process import prepare_process
 from tasks.runtime.pulse import pulse
+from tasks.runtime.stage_run import PipelineRun
 
 LONGEST_TAG = 80  # characters
 

@@ -1,10 +1,10 @@
-"""What the body of a stage is given: recipe, key, parents, its rollout engine, and where it puts
-its result."""
+"""One run of the pipeline, and what the body of each of its stages is given: recipe, key, parents,
+its rollout engine, and where it puts its result."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from prefect.runtime import flow_run
 
 from rlcore.plan.machine import gpu_facts
 from rlcore.recipes.load import recipe_digest, with_micro_batch_tokens
+from rlcore.report.facts import Ending
 from rlcore.results.provenance import (
     CODE,
     ENGINE,
@@ -29,11 +30,15 @@ from rlcore.results.provenance import (
 )
 from rlcore.results.run import StageRecord
 from rlcore.rl.records import newest_engine
-from rlcore.store.artifacts import Lineage
+from rlcore.rl.workers import Workers
+from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.tables import TableFile
 from rlcore.store.versions import VERSION
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
+from schemas.recipe import Recipe
+from tasks.run_page.page import RunPage
+from tasks.run_page.tracking import Tracker
 from tasks.runtime.earlier_runs import (
     ACCEPTED,
     IDENTITY,
@@ -44,7 +49,53 @@ from tasks.runtime.earlier_runs import (
     continued_key,
 )
 from tasks.runtime.keys import GENERATION, MADE_OF, StageKeys, generation_key, generations
-from tasks.runtime.pipeline import PipelineRun
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A stage's artifact, whether it came from cache, and how long the call took."""
+
+    stage: str
+    ref: ArtifactRef
+    cached: bool
+    seconds: float
+
+
+@dataclass
+class PipelineRun:
+    """One run of the pipeline: what all its stages share.
+
+    ``directory``: this run's own folder. ``page``: the run's page, where it has one. ``overrides``:
+    dotted keys that the recipe was changed by. ``accept_code``: a half-done stage that other code
+    began continues. ``refresh``: stages that are made again. ``results``: what the stages returned,
+    in order. ``flow_run_id``: that of the run, in its subflows too.
+    """
+
+    recipe: Recipe
+    directory: Path
+    workers: Workers = field(kw_only=True)
+    tracker: Tracker = field(kw_only=True)
+    page: RunPage | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    accept_code: bool = False
+    refresh: Collection[str] = ()
+    results: list[StageResult] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.flow_run_id = str(flow_run.id)
+        writer = f"flow run {flow_run.name} ({flow_run.id})"
+        self.store = ArtifactStore(self.recipe.store, writer=writer)
+
+    def refresh_page(self, *, at_once: bool = False) -> None:
+        """Show on the run's page what has been recorded, without waiting for it
+        (``RunPage.refresh``)."""
+        if self.page is not None:
+            self.page.refresh(at_once=at_once)
+
+    def end_page(self) -> None:
+        """Show that the run has completed."""
+        if self.page is not None:
+            self.page.end(Ending("completed"))
 
 
 class StageRun:

@@ -22,8 +22,7 @@ from prefect.runtime import flow_run
 from rlcore.report.facts import gather
 from rlcore.report.page import parts
 from rlcore.report.write import write_report
-from tasks.run_page.page import keep_picture
-from tasks.run_page.page_artifacts import Board
+from tasks.run_page.page import Board, keep_picture
 from tests.browser import opened
 from tests.conftest import HOME, REPORTS
 from tests.rlcore.report.made import MadeRun

@@ -22,8 +22,7 @@ from rlcore.report.facts import Ending
 from rlcore.results.folders import report_folder
 from rlcore.results.stage_rows import RestartRecord, record_restart
 from tasks.run_page import page as pages
-from tasks.run_page.page import RUNNING, RunPage, View, show_end
-from tasks.run_page.page_artifacts import Board, artifact_key
+from tasks.run_page.page import RUNNING, Board, RunPage, View, artifact_key, show_end
 from tasks.run_page.report import DIAGNOSTICS
 from tests.rlcore.report.made import MADE, MadeRun
 from tests.tiers import fast

@@ -16,7 +16,7 @@ from tasks.run_page.report import IterationReport
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import StageRun
 from tasks.runtime.keys import KeyParts, StageKeys
-from tasks.runtime.pipeline import PipelineRun
+from tasks.runtime.stage_run import PipelineRun
 from tests.rlcore.diagnostics.streams import Metrics, broken, recipe
 
 pytestmark = pytest.mark.timeout(120)

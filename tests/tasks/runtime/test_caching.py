@@ -15,8 +15,8 @@ from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.caching import CachedStage, StageRun
 from tasks.runtime.keys import KeyParts, stage_key
-from tasks.runtime.pipeline import PipelineRun, StageResult
 from tasks.runtime.stage_keys import Declared
+from tasks.runtime.stage_run import PipelineRun, StageResult
 from tests.tiers import fast
 
 pytestmark = pytest.mark.timeout(120)

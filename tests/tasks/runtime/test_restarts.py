@@ -22,9 +22,8 @@ from schemas.recipe import Recipe
 from tasks.run_page.tracking import Tracker
 from tasks.runtime import restarts
 from tasks.runtime.caching import CachedStage, StageRun
-from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.stage_keys import Declared
-from tasks.runtime.stage_run import flow_run_id
+from tasks.runtime.stage_run import PipelineRun, flow_run_id
 
 pytestmark = pytest.mark.timeout(120)
 DIED = WorkerDied("worker 'learner-0' died during update: Ray says\n  much more; rerun the flow")

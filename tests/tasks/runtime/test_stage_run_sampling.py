@@ -10,9 +10,8 @@ from rlcore.recipes.load import load_recipe
 from rlcore.results.provenance import ENGINE
 from rlcore.rl.workers import Workers
 from tasks.run_page.tracking import Tracker
-from tasks.runtime.pipeline import PipelineRun
 from tasks.runtime.stage_keys import Declared
-from tasks.runtime.stage_run import StageRun, sampling
+from tasks.runtime.stage_run import PipelineRun, StageRun, sampling
 
 NOWHERE = Path("nowhere")  # a model from scratch is known by its recipe
 
