@@ -12,10 +12,9 @@ from flows.commands.doctor import add_doctor
 from flows.commands.evaluate import add_evaluate
 from flows.commands.evolve import add_evolve
 from flows.commands.explain import add_explain
-from flows.commands.export import add_export
+from flows.commands.export import add_export, add_replay
 from flows.commands.lineage import add_lineage
 from flows.commands.recipes import add_algorithms, add_models, add_recipes
-from flows.commands.replay import add_replay
 from flows.commands.report import add_report
 from flows.commands.reward import add_reward
 from flows.commands.run import add_fork, add_rerun, add_run

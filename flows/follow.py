@@ -12,15 +12,8 @@ from uuid import UUID
 
 from httpx import TransportError
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterParentFlowRunId,
-    LogFilter,
-    LogFilterFlowRunId,
-    LogFilterTimestamp,
-)
-from prefect.client.schemas.objects import FlowRun, Log
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, LogFilter
+from prefect.client.schemas.objects import FlowRun, Log, StateType
 from prefect.client.schemas.sorting import LogSort, TaskRunSort
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
@@ -32,6 +25,7 @@ from flows.flow_runs import FLOW_NAME, executing, is_of_a_terminal
 from flows.summary_table import print_summary
 from rlcore.results.folders import run_directory
 from schemas.errors import UserError, did_you_mean
+from tasks.runtime.crashes import in_states
 
 T = TypeVar("T")
 POLL_S = 1.0
@@ -72,7 +66,6 @@ class _Follower:
     flow_run_id: UUID
     owner: UUID  # the run whose process it is in
     console: Console
-    family: list[UUID] = field(default_factory=list)
     printed: set[UUID] = field(default_factory=set)
     newest: datetime | None = None
     state: str = ""
@@ -82,7 +75,6 @@ class _Follower:
     def poll(self) -> FlowRun:
         """Print what is new; return the current flow run."""
         run = self.client.read_flow_run(self.flow_run_id)
-        self._find_family()
         if (name := run.state_name or "unknown") != self.state:
             self.state = name
             if name not in QUIET_STATES:
@@ -142,24 +134,17 @@ class _Follower:
                 style="yellow",
             )
 
-    def _find_family(self) -> None:
-        children = self.client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(
-                parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=[self.flow_run_id])
-            )
-        )
-        self.family = [self.flow_run_id, *(child.id for child in children)]
-
     def _new_logs(self) -> list[Log]:
-        """Return the lines not printed so far, by time."""
-        fresh: list[Log] = []
+        """Return the lines of the run and its child runs not printed so far, by time."""
+        below = {"parent_flow_run_id": {"any_": [self.flow_run_id]}}
+        children = self.client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(below))
+        family = [self.flow_run_id, *(child.id for child in children)]
         since = (self.newest or EPOCH) - LATE_LINES
+        wanted = {"flow_run_id": {"any_": family}, "timestamp": {"after_": since}}
+        fresh: list[Log] = []
         while True:
             page = self.client.read_logs(
-                log_filter=LogFilter(
-                    flow_run_id=LogFilterFlowRunId(any_=self.family),
-                    timestamp=LogFilterTimestamp.model_validate({"after_": since}),
-                ),
+                log_filter=LogFilter.model_validate(wanted),
                 limit=LOG_PAGE,
                 offset=len(fresh),
                 sort=LogSort.TIMESTAMP_ASC,
@@ -207,7 +192,7 @@ def follow(
                 if not worker_alive():
                     patient_answer(partial(follower.without_worker, worker_log), console)
                 else:
-                    check = partial(_check_pickup, run, waiting_since, worker_log)
+                    check = partial(_check_pickup, client, run, waiting_since, worker_log)
                     patient_answer(check, console)
         except KeyboardInterrupt:
             console.print(
@@ -264,28 +249,19 @@ def _ended(run: FlowRun) -> bool:
 
 
 def _check_pickup(
-    run: FlowRun,
-    waiting_since: float,
-    worker_log: Path | None,
+    client: SyncPrefectClient, run: FlowRun, waiting_since: float, worker_log: Path | None
 ) -> None:
-    where = f"; see {worker_log}" if worker_log else ""
-    waited = time.monotonic() - waiting_since
-    if waited > START_DEADLINE_S and not _others_run(run):
+    """Raise UserError where the pool runs neither this run in time nor another, behind which it is
+    queued."""
+    if time.monotonic() - waiting_since <= START_DEADLINE_S:
+        return
+    busy = in_states([StateType.RUNNING], id={"not_any_": [run.id]})
+    others = client.read_flow_runs(flow_run_filter=busy)
+    if not any(other.work_pool_name == run.work_pool_name for other in others):
+        where = f"; see {worker_log}" if worker_log else ""
         raise UserError(
             f"the worker did not start {run.name} within {START_DEADLINE_S:.0f} s{where}"
         )
-
-
-def _others_run(run: FlowRun) -> bool:
-    """Return whether the pool is busy with another run, so that this one is only queued."""
-    with get_client(sync_client=True) as client:
-        candidates = client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(not_any_=[run.id]))
-        )
-    return any(
-        other.work_pool_name == run.work_pool_name and other.state and other.state.is_running()
-        for other in candidates
-    )
 
 
 def _line(log: Log) -> Text:

@@ -27,7 +27,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/results/test_lineage.py": ("rlcore/results/named_artifacts.py",),
     "tests/flows/test_cancel.py": ("flows/cancelling.py", "flows/inline.py"),
-    "tests/flows/commands/test_export.py": ("flows/commands/replay.py",),
     "tests/flows/commands/test_evaluate.py": ("tasks/evaluate_model.py",),
     "tests/flows/test_evolve.py": (
         "rlcore/evolve/session.py",

@@ -1,4 +1,5 @@
-"""``rl-pipeline export``: the policy of a run, or of any iteration of it, as a model directory."""
+"""``rl-pipeline export`` and ``replay``: the policy of any iteration of a run as a model directory;
+recorded iterations made again, and compared with what was recorded."""
 
 import argparse
 import sys
@@ -8,6 +9,7 @@ from typing import Any
 from flows.commands.arguments import add_runs_folder
 from flows.output import progress_on_stderr, tell
 from rlcore.results.folders import EXPORTS
+from schemas.errors import UserError
 
 SHOWN = 12  # digits of a digest
 DIFFERS = 1  # docs/reference/exit_codes.md
@@ -57,4 +59,64 @@ def export(options: argparse.Namespace) -> int:
     print(
         f"Export: {done.directory} ({whose} {run.name}, weights {done.weights[:SHOWN]}, {judged})"
     )
+    return 0
+
+
+def add_replay(commands: Any) -> None:
+    parser = commands.add_parser(
+        "replay", help="make recorded RL iterations again: do their weights come out?"
+    )
+    parser.add_argument("run", metavar="RUN", help="a run's folder or 'latest', also while it goes")
+    parser.add_argument(
+        "iteration",
+        metavar="ITERATION",
+        type=int,
+        help="up to which; it starts from the nearest checkpoint before --from, or from the policy"
+        " that RL began with",
+    )
+    parser.add_argument(
+        "--from",
+        dest="first",
+        metavar="ITERATION",
+        type=int,
+        help="the first to make again (default: the last alone)",
+    )
+    add_runs_folder(parser)
+    parser.set_defaults(command=replay)
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Print a line per iteration; return ``DIFFERS`` where one does not come out as recorded.
+
+    Raises UserError for a run or an iteration that there is not, ArtifactError for damage.
+    """
+    from rlcore.results.run import Run
+    from rlcore.rl.records import RecordedIterations
+    from rlcore.rl.replay import CreditError, Replay, ReplayError
+
+    run, last = Run.open(options.run, options.runs), options.iteration
+    recorded = RecordedIterations(
+        run.store, run.records("rl"), run.name, total=run.recipe.rl.iterations
+    )
+    recorded.iteration(last)
+    first = last if options.first is None else options.first
+    if not recorded.first < first <= last:
+        raise UserError(
+            f"replay {run.name} --from {first} up to {last}: iterations to replay are"
+            f" {recorded.first + 1} to {recorded.last}, the first not after the last"
+        )
+    recorded.check_kept(first, last)
+    try:
+        with (
+            progress_on_stderr(),
+            Replay.open(recorded, run.recipe, start=first - 1, log=tell) as again,
+        ):
+            while again.at < last:
+                step = again.step()
+                what = "policy updated" if step.updated else "policy at rest"
+                tell(f"iteration {step.iteration}: {step.digest[:SHOWN]}, as recorded, {what}")
+    except (ReplayError, CreditError) as difference:
+        print(f"differs: {difference}", file=sys.stderr)
+        return DIFFERS
+    print(f"iterations {again.began + 1} to {last} of {run.name}: weights and credit as recorded")
     return 0
