@@ -90,10 +90,6 @@ class RunOutcome:
         """The recipe with what was swept."""
         return f"{self.recipe} {self.values}".rstrip()
 
-    def row(self) -> dict[str, Any]:
-        """Return what CSV and JSON say of the run, by ``COLUMNS``."""
-        return {name: getattr(self, name) for name in COLUMNS}
-
 
 def shortfalls(
     outcomes: Sequence[RunOutcome],

@@ -53,13 +53,11 @@ def commands() -> str:
         if rows:
             parts += ["", "| argument or option | default | meaning |", "|---|---|---|", *rows]
         if name == "ask":
-            parts += ["", "| question | answers |", "|---|---|", *_questions()]
+            parts += ["", "| question | answers |", "|---|---|"]
+            for key, question in QUESTIONS.items():
+                said = f"{_cell(question.title)}. {_cell(question.explanation)}"
+                parts.append(f"| `{key}` | {said} |")
     return "\n".join(parts) + "\n"
-
-
-def _questions() -> Iterator[str]:
-    for name, question in QUESTIONS.items():
-        yield f"| `{name}` | {_cell(question.title)}. {_cell(question.explanation)} |"
 
 
 def _commands(

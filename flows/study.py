@@ -118,7 +118,8 @@ def study(options: argparse.Namespace) -> int:
     if outcomes is None:
         return 130
     if options.format != "table":
-        print_rows([outcome.row() for outcome in outcomes], COLUMNS, options.format)
+        rows = [{name: getattr(outcome, name) for name in COLUMNS} for outcome in outcomes]
+        print_rows(rows, COLUMNS, options.format)
     elif outcomes:
         print_tables(outcomes, sampled=options.sampled)
     with nullcontext() if options.format == "table" else progress_on_stderr():

@@ -10,7 +10,7 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.transactions import get_transaction
 
-from rlcore.diagnostics.watch import Diagnostics, Finding, findings_frame, of_error
+from rlcore.diagnostics.watch import Diagnostics, findings_frame, of_error
 from rlcore.report.text import one_line
 from rlcore.results.metrics import stage_metrics
 from rlcore.rl.state import LoopState
@@ -131,12 +131,8 @@ class IterationReport:
             if meaning := of_error(stopped_by, self._iteration + 1, self._run.recipe):
                 get_run_logger().error(meaning.sentence)
                 findings.append(meaning)
-        self._store(findings)
-
-    def _store(self, findings: list[Finding]) -> None:
-        """Replace the table that an earlier attempt left."""
         store, key = self._run.store, self._run.records
-        store.discard(DIAGNOSTICS, key)
+        store.discard(DIAGNOSTICS, key)  # what an earlier attempt left
         tables = {DIAGNOSTICS: findings_frame(findings)}
         store.put(DIAGNOSTICS, key, tables=tables, lineage=self._run.lineage())
 

@@ -37,7 +37,8 @@ def write_summary(
     ``made``: results by stage. Figures of stages after ``until``, where the run ends, are null or
     empty.
     """
-    run.end_page()
+    if run.page is not None:
+        run.page.end(Ending("completed"))
     facts = gather(Run(run.directory, run.recipe, run.store), Ending("completed"))
     results, exported = facts.eval_results, made.get(Stage.EXPORT)
     summary = {

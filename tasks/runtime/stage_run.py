@@ -14,7 +14,6 @@ from prefect.runtime import flow_run
 
 from rlcore.plan.machine import gpu_facts
 from rlcore.recipes.load import recipe_digest, with_micro_batch_tokens
-from rlcore.report.facts import Ending
 from rlcore.results.provenance import (
     CODE,
     ENGINE,
@@ -91,11 +90,6 @@ class PipelineRun:
         (``RunPage.refresh``)."""
         if self.page is not None:
             self.page.refresh(at_once=at_once)
-
-    def end_page(self) -> None:
-        """Show that the run has completed."""
-        if self.page is not None:
-            self.page.end(Ending("completed"))
 
 
 class StageRun:
