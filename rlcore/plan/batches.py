@@ -200,12 +200,6 @@ def _ranked_prompts(
     return None if rows is None else int(rows * (1 - source.validation_fraction)), 2
 
 
-_NAMES = {  # of a section: its batch size, what a batch holds, where that is from
-    "reward_model": ("reward_model.batch_prompts", "prompts", "reward_model.preferences give"),
-    "preference": ("preference.batch_size", "prompts or responses", "preference.data gives"),
-}
-
-
 def _ranked_batch(
     recipe: Recipe,
     section: str,
@@ -219,10 +213,12 @@ def _ranked_batch(
     """Return the arithmetic of ``epochs`` over ``units`` of so many ``responses`` each, which share
     a micro-batch."""
     if units is not None and units < batch_size:
-        key, what, whence = _NAMES[section]
+        key, what = (
+            ("batch_prompts", "prompts") if section == REWARD_MODEL else ("batch_size", "rows")
+        )
         raise UserError(
-            f"{key} = {batch_size} exceeds the {units} training {what} that {whence}; lower it or"
-            " take more preferences"
+            f"{section}.{key} = {batch_size} exceeds the {units} training {what} that its"
+            " preferences give; lower it or take more preferences"
         )
     steps = None if units is None else -(-units // batch_size)
     batch = _batch(

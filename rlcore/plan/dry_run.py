@@ -99,12 +99,9 @@ def _judge_lines(recipe: Recipe, data: DataSize) -> Iterator[str]:
         judge = recipe.judges[name]
         known = sum(count for count in calls.values() if count is not None)
         open_ends = [stage for stage, count in calls.items() if count is None]
-        parts = ", ".join(
-            f"{stage} {'unknown' if count is None else f'{count:,}'}"
-            for stage, count in calls.items()
-        )
-        most = " and those of ".join([f"{known:,} calls", *open_ends])
-        yield f"judge {name}: at most {most} ({parts}); max_calls = {judge.max_calls:,}"
+        parts = ", ".join(f"{stage} {count:,}" for stage, count in calls.items() if count)
+        most = " and those of ".join([f"{known:,} calls ({parts})", *open_ends])
+        yield f"judge {name}: at most {most}; max_calls = {judge.max_calls:,}"
         if known > judge.max_calls:
             yield (
                 f"WARNING: judges.{name}.max_calls = {judge.max_calls:,} is less than that; a run"

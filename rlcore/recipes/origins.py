@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import yaml
 
-from rlcore.recipes.load import load_recipe, read_tree
+from rlcore.recipes.load import load_recipe, read_tree, set_key
 from schemas.presets import PRESETS
 from schemas.section import Section
 
@@ -51,9 +51,10 @@ class Origins:
             return tree
 
         read_tree(name, directory, own=own)
-        self._layers += [
-            (OVERRIDE, _nested(path, value)) for path, value in (overrides or {}).items()
-        ]
+        for path, value in (overrides or {}).items():
+            tree: dict[str, Any] = {}
+            set_key(tree, path, value)
+            self._layers.append((OVERRIDE, tree))
 
     def settings(self, path: str) -> list[OriginValue]:
         """Return every place that sets the key or section ``path``, in order of precedence."""
@@ -111,12 +112,6 @@ def brief(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """Return a value with lists in place of tuples, at any depth."""
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _nested(path: str, value: Any) -> Any:
-    for part in reversed(path.split(".")):
-        value = {part: value}
-    return value
 
 
 def _at(tree: Any, path: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.recipes.load import resolve_recipe
+from rlcore.recipes.load import resolve_recipe, set_key
 from rlcore.recipes.text import write_yaml
 from rlcore.verl.batches import (
     batches,
@@ -297,9 +297,5 @@ def _tree(paths: dict[str, Any]) -> dict[str, Any]:
 
     tree: dict[str, Any] = {}
     for path, value in sorted(paths.items(), key=place):
-        *parents, last = path.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = value
+        set_key(tree, path, value)
     return tree
