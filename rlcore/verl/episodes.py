@@ -112,17 +112,16 @@ def _note_sizes(run: VerlRun) -> None:
 def _how_to_write(run: VerlRun, section: dict[str, Any]) -> str:
     """Return what to do about an environment that we do not have."""
     written = ", ".join(f"{key}: {value}" for key, value in section.items())
-    if run.has(ENV_NAME):
-        return (
-            f"{ENV_NAME} = {run.get(ENV_NAME)}: there is no such environment here (there are"
-            f" {', '.join(ENVIRONMENTS)}), so an episode has one turn; write it as a class with"
-            " reset(row, seed) and step(text) (docs/start/own_environment.md) and add the section"
-            f" environment: {{name: 'package.module:Class', {written}}}"
-        )
-    tools = f" of {run.get(TOOLS)}" if run.has(TOOLS) else ""
+    what = (
+        f"{ENV_NAME} = {run.get(ENV_NAME)}: there is no such environment here (there are"
+        f" {', '.join(ENVIRONMENTS)})"
+    )
+    how = "it as a class with reset(row, seed) and step(text)"
+    if not run.has(ENV_NAME):
+        tools = f" of {run.get(TOOLS)}" if run.has(TOOLS) else ""
+        what = f"{TURNS}.enable = True: the tools{tools} are not read"
+        how = "them as typed, documented methods of a class, or name an MCP server's command"
     return (
-        f"{TURNS}.enable = True: the tools{tools} are not read, so an episode has one turn; write"
-        " them as typed, documented methods of a class, or name an MCP server's command"
-        f" (docs/start/own_environment.md), and add the section environment: {{name:"
-        f" 'package.module:Class', {written}}}"
+        f"{what}, so an episode has one turn; write {how} (docs/start/own_environment.md) and add"
+        f" the section environment: {{name: 'package.module:Class', {written}}}"
     )

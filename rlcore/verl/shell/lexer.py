@@ -97,12 +97,14 @@ def tokens(text: str) -> list[Token]:
 def _joined(pieces: list[Piece]) -> list[Piece]:
     """Return ``pieces`` with literals of one kind that follow each other as one."""
     joined: list[Piece] = []
-    for literal, group in groupby(pieces, lambda p: isinstance(p, LiteralText) and (p.quoted,)):
-        if literal:
-            text = "".join(piece.text for piece in group if isinstance(piece, LiteralText))
-            joined.append(LiteralText(text, *literal))
-        else:
+    for quoted, group in groupby(
+        pieces, lambda piece: piece.quoted if isinstance(piece, LiteralText) else None
+    ):
+        if quoted is None:
             joined += group
+        else:
+            text = "".join(piece.text for piece in group if isinstance(piece, LiteralText))
+            joined.append(LiteralText(text, quoted))
     return joined
 
 
