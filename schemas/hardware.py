@@ -190,18 +190,17 @@ class HardwareSection(Section):
 
     @rule
     def _in_process_is_single(self) -> Iterator[str]:
-        for key in ("ranks", "reference_ranks"):
-            ranks = getattr(self.learner, key)
-            if self.cluster == "in_process" and ranks > 1:
+        counts = {
+            "learner.ranks": self.learner.ranks,
+            "learner.reference_ranks": self.learner.reference_ranks,
+            "rollout.tensor_parallel": self.rollout.tensor_parallel,
+        }
+        for key, count in counts.items():
+            if self.cluster == "in_process" and count > 1:
                 yield (
-                    f"cluster 'in_process' holds one rank, not learner.{key} = {ranks}; set it to 1"
-                    " or cluster to 'ray'"
+                    f"cluster 'in_process' is one process, not {key} = {count}; set it to 1 or"
+                    " cluster to 'ray'"
                 )
-        if self.cluster == "in_process" and self.rollout.tensor_parallel > 1:
-            yield (
-                f"cluster 'in_process' samples in one process, not {self.rollout.tensor_parallel};"
-                " set rollout.tensor_parallel to 1 or cluster to 'ray'"
-            )
         if self.cluster == "in_process" and self.rollout.engine == "vllm":
             yield (
                 "vLLM patches the process it runs in and would slow the learner in it;"

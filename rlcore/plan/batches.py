@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from rlcore.plan.data_size import DataSize
-from rlcore.recipes.load import with_micro_batch_tokens
+from rlcore.recipes.load import with_learner
 from schemas.data import GSM8K_ROWS
 from schemas.errors import UserError
 from schemas.names import REWARD_MODEL, is_model
@@ -296,7 +296,7 @@ def smaller_passes(recipe: Recipe) -> int | None:
     or the responses that are compared with each other do not fit into so few."""
     half = recipe.hardware.learner.micro_batch_tokens // 2
     try:
-        all_batches(with_micro_batch_tokens(recipe, half), None)
+        all_batches(with_learner(recipe, micro_batch_tokens=half), None)
     except UserError:
         return None
     return half

@@ -13,6 +13,7 @@ from rlcore.models.shape import ModelShape, find_shape
 from rlcore.plan.batches import BatchPlans, all_batches, sampled_sequences, worker_counts
 from rlcore.plan.data_size import DataSize, data_size
 from rlcore.plan.memory import BYTES, PROCESS_BYTES, Memory, disk_of, gib, memory_of
+from rlcore.recipes.load import with_learner
 from schemas.errors import UserError
 from schemas.judges import judges_used
 from schemas.recipe import Recipe
@@ -107,7 +108,7 @@ def fit_of(recipe: Recipe, machine: Machine | None = None, *, data: DataSize | N
         dtype=recipe.model.dtype,
         problem=flash_missing(),
     )
-    resolved = _with_attention(recipe, attention.name)
+    resolved = with_learner(recipe, attention=attention.name)
     batches = all_batches(resolved, data.demonstrations, data.preferences, data.pairs)
     return Fit(
         recipe=recipe,
@@ -169,13 +170,6 @@ def check_calls(recipe: Recipe) -> None:
                 " one RL iteration, so the run would end in its first; raise it or lower"
                 " rl.rollout.prompts or rl.rollout.samples"
             )
-
-
-def _with_attention(recipe: Recipe, name: str) -> Recipe:
-    """Return ``recipe`` with the attention ``name`` in place of "auto"."""
-    learner = recipe.hardware.learner.model_copy(update={"attention": name})
-    hardware = recipe.hardware.model_copy(update={"learner": learner})
-    return recipe.model_copy(update={"hardware": hardware})
 
 
 def this_machine(store: str, *, gpus: bool) -> Machine:

@@ -84,9 +84,9 @@ def recipe_digest(recipe: Recipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def with_micro_batch_tokens(recipe: Recipe, tokens: int) -> Recipe:
-    """Return ``recipe`` with learners that take at most ``tokens`` tokens per rank and pass."""
-    learner = recipe.hardware.learner.model_copy(update={"micro_batch_tokens": tokens})
+def with_learner(recipe: Recipe, **changes: Any) -> Recipe:
+    """Return ``recipe`` with ``changes`` in ``hardware.learner``, which are not validated."""
+    learner = recipe.hardware.learner.model_copy(update=changes)
     hardware = recipe.hardware.model_copy(update={"learner": learner})
     return recipe.model_copy(update={"hardware": hardware})
 

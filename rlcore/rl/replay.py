@@ -22,7 +22,7 @@ from rlcore.models.packing import Sequences
 from rlcore.models.ragged import from_arrays, to_arrays
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.models.weight_digest import tensor_identity
-from rlcore.recipes.load import with_micro_batch_tokens
+from rlcore.recipes.load import with_learner
 from rlcore.results.metrics import KIND as METRICS
 from rlcore.rl.advantage import with_advantages
 from rlcore.rl.batch import arrays_of, sequences_of
@@ -248,7 +248,7 @@ class _Learner:
         with ArtifactStore(store).scratch() as scratch:
             self.pool.save(scratch).result()
             self._workers.release(self.pool)
-            self._workers.recipe = with_micro_batch_tokens(recipe, tokens)
+            self._workers.recipe = with_learner(recipe, micro_batch_tokens=tokens)
             self.pool = self._build()
             self.pool.load(str(scratch))
 

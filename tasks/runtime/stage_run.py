@@ -13,7 +13,7 @@ import polars as pl
 from prefect.runtime import flow_run
 
 from rlcore.plan.machine import gpu_facts
-from rlcore.recipes.load import recipe_digest, with_micro_batch_tokens
+from rlcore.recipes.load import recipe_digest, with_learner
 from rlcore.results.provenance import (
     CODE,
     ENGINE,
@@ -156,7 +156,7 @@ class StageRun:
         then says of all that it makes; the recipe as it is recorded stays."""
         written = self.pipeline.recipe.hardware.learner.micro_batch_tokens
         run = self._noting({MICRO_BATCH_TOKENS: {"recipe": written, "used": micro_batch_tokens}})
-        run.recipe = with_micro_batch_tokens(self.recipe, micro_batch_tokens)
+        run.recipe = with_learner(self.recipe, micro_batch_tokens=micro_batch_tokens)
         return run
 
     def resharded(self, changes: Sequence[Mapping[str, Any]]) -> "StageRun":

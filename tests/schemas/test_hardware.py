@@ -59,7 +59,7 @@ def test_auto_divides_nothing_where_one_rank_has_it_all(
         ),
         (
             {"cluster": "in_process", "rollout": {"tensor_parallel": 2, "gpus_per_engine": 2}},
-            "cluster 'in_process' samples in one process, not 2",
+            "cluster 'in_process' is one process, not rollout.tensor_parallel = 2",
         ),
         (
             {"learner": {"ranks": 2}},
@@ -67,11 +67,11 @@ def test_auto_divides_nothing_where_one_rank_has_it_all(
         ),
         (
             {"cluster": "in_process", "learner": {"ranks": 2, "gpus_per_rank": 1}},
-            "cluster 'in_process' holds one rank, not learner.ranks = 2",
+            "cluster 'in_process' is one process, not learner.ranks = 2",
         ),
         (
             {"cluster": "in_process", "learner": {"reference_ranks": 2, "gpus_per_rank": 1}},
-            "cluster 'in_process' holds one rank, not learner.reference_ranks = 2",
+            "cluster 'in_process' is one process, not learner.reference_ranks = 2",
         ),
         (
             {"learner": {"reference_ranks": 2}},

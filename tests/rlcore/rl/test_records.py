@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rlcore.recipes.load import with_micro_batch_tokens
+from rlcore.recipes.load import with_learner
 from rlcore.rl.phases import Phases
 from rlcore.rl.records import PACKED_FOR, RecordedIterations
 from tests.rlcore.rl.test_records_history import digits, one_iteration
@@ -20,7 +20,7 @@ def test_advantages_are_made_anew_for_passes_of_another_size(make_phases: Make) 
     first = phases.advantage(state, groups).ref
     packed_for = phases.recipe.hardware.learner.micro_batch_tokens
     assert phases.store.manifest(first).metadata[PACKED_FOR] == packed_for != 512
-    phases.recipe = with_micro_batch_tokens(phases.recipe, 512)
+    phases.recipe = with_learner(phases.recipe, micro_batch_tokens=512)
     again = phases.store.manifest(phases.advantage(state, groups).ref)
     assert again.metadata[PACKED_FOR] == 512
     state = one_iteration(phases, state)
