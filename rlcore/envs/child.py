@@ -15,9 +15,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rlcore.envs.registry import Episode, Kind
+from rlcore.envs.registry import Kind
+from rlcore.envs.tools import result_of
+from rlcore.envs.types import Environment, Start, Step, as_start, as_step
 from rlcore.rewards.calls import answer_as_they_end, failure_text
-from rlcore.rewards.child import limit_memory, main, silence
+from rlcore.rewards.child import limit_memory, main, send, silence
 from schemas.environment import MCP
 
 if TYPE_CHECKING:
@@ -42,13 +44,13 @@ async def _serve(link: socket.socket, setup: dict[str, Any]) -> None:
         try:
             kind = await held.enter_async_context(_opened(setup["name"], setup["options"]))
         except Exception as error:  # noqa: BLE001 - the user's class may fail in any way; reported
-            _send(link, {"refused": failure_text(error)[:_DETAIL_CHARACTERS]})
+            send(link, {"refused": failure_text(error)[:_DETAIL_CHARACTERS]})
             return
         # A server was started before, and is not limited.
         if refused := limit_memory(setup["memory_bytes"], setup["memory_key"]):
-            _send(link, {"refused": refused})
+            send(link, {"refused": refused})
             return
-        _send(link, {"ready": True, "role": kind.role})
+        send(link, {"ready": True, "role": kind.role})
         await _answer_all(link, kind, setup)
 
 
@@ -67,7 +69,7 @@ async def _opened(name: str, options: dict[str, Any]) -> AsyncIterator["Kind | M
 async def _answer_all(link: socket.socket, kind: "Kind | McpTools", setup: dict[str, Any]) -> None:
     # Plain methods wait in threads; tools mostly wait for something else.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(setup["threads"]))
-    episodes: dict[str, Episode] = {}
+    episodes: dict[str, Environment] = {}
 
     async def answer(call: dict[str, Any]) -> bytes:
         said = await _answered(call, episodes, kind, setup["timeout_s"])
@@ -82,7 +84,10 @@ async def _answer_all(link: socket.socket, kind: "Kind | McpTools", setup: dict[
 
 
 async def _answered(
-    call: dict[str, Any], episodes: dict[str, Episode], kind: "Kind | McpTools", timeout_s: float
+    call: dict[str, Any],
+    episodes: dict[str, Environment],
+    kind: "Kind | McpTools",
+    timeout_s: float,
 ) -> dict[str, Any]:
     """Return {"said": ...}, {"timeout": True}, or {"error": ...}; after the last two the episode's
     state is gone."""
@@ -104,7 +109,7 @@ async def _answered(
         return {"error": failure_text(error)[:_DETAIL_CHARACTERS]}
 
 
-async def _again(kind: "Kind | McpTools", past: list[Any], timeout_s: float) -> Episode:
+async def _again(kind: "Kind | McpTools", past: list[Any], timeout_s: float) -> Environment:
     """Return an environment in which ``past`` has happened: a list of (call, answer).
 
     Raises NotRepeatable when it answers otherwise now.
@@ -122,14 +127,10 @@ async def _again(kind: "Kind | McpTools", past: list[Any], timeout_s: float) -> 
     return episode
 
 
-async def _one(episode: Episode, do: dict[str, Any]) -> Any:
+async def _one(episode: Environment, do: dict[str, Any]) -> Start | Step:
     if "text" in do:
-        return await episode.step(do["text"])
-    return await episode.reset(do["row"], do["seed"])
-
-
-def _send(link: socket.socket, message: Any) -> None:
-    link.sendall(json.dumps(message).encode() + b"\n")
+        return as_step(await result_of(episode.step, do["text"]))
+    return as_start(await result_of(episode.reset, do["row"], do["seed"]))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import jsonschema
 from mcp import Client, MCPError, StdioServerParameters, Tool, stdio_client
 from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS
 
-from rlcore.envs.registry import SERVER_ENDED, Episode
+from rlcore.envs.registry import SERVER_ENDED
 from rlcore.envs.tools import Malformed, ToolCall, step_of_call
 from rlcore.envs.types import Start, Step
 from schemas.errors import UserError
@@ -45,9 +45,9 @@ class McpTools:
         """Return the JSON schemas of the tools."""
         return [_schema(tool) for tool in self._tools]
 
-    def build(self) -> Episode:
+    def build(self) -> "McpTools":
         """Return the tools for a new episode."""
-        return Episode(self)
+        return self
 
     def demonstration(self, seed: int) -> list[dict[str, str]]:
         """Raise UserError: a server makes no examples."""

@@ -3,8 +3,8 @@
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -220,23 +220,23 @@ class EnvironmentProcess:
         return [Answer(flight.call.episode, step=Step(messages))]
 
     def _blocked(self, child: Child) -> list[Answer]:
-        """End a child that does not answer: the call that was alone is late, and several are tried
-        again, since one of them may have kept the others from being answered."""
+        """End a child that does not answer; of several calls one may have kept the others from
+        being answered."""
         child.kill()
-        flights = self._forget_child()
-        if len(flights) == 1:
-            return self._late(flights[0])
-        self._try_alone(flights)
-        return []
+        return self._lost(self._late)
 
     def _child_ended(self, child: Child) -> list[Answer]:
-        """Try again what was under way: alone, since one of them may have ended the child."""
         ending = child.ending()
         served = self._section.name == MCP and ending == f"exit code {SERVER_ENDED}"
         why = "its MCP server ended" if served else f"its process died ({ending})"
+        return self._lost(lambda flight: self._failed(flight, why))
+
+    def _lost(self, blame: Callable[[_Flight], list[Answer]]) -> list[Answer]:
+        """Return what ``blame`` makes of the call that was alone under way in a child that is gone;
+        several are tried again, each alone, since any of them may be to blame."""
         flights = self._forget_child()
         if len(flights) == 1:
-            return self._failed(flights[0], why)
+            return blame(flights[0])
         self._try_alone(flights)
         return []
 
@@ -261,11 +261,8 @@ def tools_of(section: EnvironmentSection) -> Sequence[Mapping[str, Any]]:
 
     Raises UserError as ``EnvironmentProcess`` does.
     """
-    process = EnvironmentProcess(section)
-    try:
+    with closing(EnvironmentProcess(section)) as process:
         return process.tools()
-    finally:
-        process.close()
 
 
 def _started(section: EnvironmentSection, environment: Mapping[str, str]) -> tuple[Child, str]:

@@ -9,8 +9,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlcore.envs.tools import ToolEnvironment, result_of, schemas_of
-from rlcore.envs.types import Start, Step, as_start, as_step
+from rlcore.envs.tools import ToolEnvironment, schemas_of
+from rlcore.envs.types import Environment
 from rlcore.store.user_modules import check_module, function_of, import_module
 from schemas.environment import MCP
 from schemas.errors import UserError, did_you_mean
@@ -71,10 +71,10 @@ class Kind:
         policy could be told of."""
         return () if self._is_stepped else schemas_of(self._class, self._name)
 
-    def build(self) -> "Episode":
+    def build(self) -> Environment:
         """Return a new environment."""
         built = self._class(**self._options)
-        return Episode(built if self._is_stepped else ToolEnvironment(built))
+        return built if self._is_stepped else ToolEnvironment(built)
 
     def demonstration(self, seed: int) -> list[dict[str, str]]:
         """Return the messages of an example to learn from, drawn by ``seed``.
@@ -88,21 +88,6 @@ class Kind:
                 " demonstration(seed); set demonstrations to 0 or add the method"
             )
         return [dict(message) for message in make(seed)]
-
-
-class Episode:
-    """One environment, whose methods may be plain or ``async``."""
-
-    def __init__(self, environment: Any) -> None:
-        self._environment = environment
-
-    async def reset(self, row: Mapping[str, Any], seed: int) -> Start:
-        """Begin the episode; see ``Environment.reset``."""
-        return as_start(await result_of(self._environment.reset, row, seed))
-
-    async def step(self, text: str) -> Step:
-        """Answer a turn; see ``Environment.step``."""
-        return as_step(await result_of(self._environment.step, text))
 
 
 def check_name(name: str) -> None:

@@ -10,6 +10,8 @@ TRL takes the same class as ``environment_factory``
 every other public method but ``close`` and ``demonstration`` a tool.
 """
 
+import asyncio
+import functools
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -175,8 +177,6 @@ def accepted(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[st
 
 async def result_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the result of ``function``, in a separate thread unless it is ``async``."""
-    import asyncio
-
     if inspect.iscoroutinefunction(function):
         return await function(*args, **kwargs)
     value = await asyncio.to_thread(function, *args, **kwargs)
@@ -185,7 +185,6 @@ async def result_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 
 def _without_self(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of the method's other parameters, for what reads signatures."""
-    import functools
 
     @functools.wraps(method)
     def tool(*args: Any, **kwargs: Any) -> Any:

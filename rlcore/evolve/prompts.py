@@ -175,7 +175,8 @@ class AgentPrompts:
         beginning is left out, then that of ``answer``. Raises UserError where there is none for the
         problem alone."""
         problem = prompt_text([one for one in row["prompt"] if one["role"] != "system"])
-        parts = {"solution": self._harmless(solution), "answer": self._harmless(answer)}
+        parts = {"solution": solution, "answer": answer}
+        parts = {name: harmless(part, self.tokenizer) for name, part in parts.items()}
         while True:
             text = self._verifier.render(problem=problem, **parts)
             messages = [{"role": "user", "content": text}]
@@ -204,14 +205,11 @@ class AgentPrompts:
         return self.max_tokens - self.section.max_new_tokens
 
     def _cut(self, entry: Entry) -> Entry:
-        most = self.section.summary_tokens
-        solution = self._end(self._harmless(entry.solution), most)
-        return replace(
-            entry, solution=solution, report=self._end(self._harmless(entry.report), most)
+        solution, report = (
+            self._end(harmless(text, self.tokenizer), self.section.summary_tokens)
+            for text in (entry.solution, entry.report)
         )
-
-    def _harmless(self, text: str) -> str:
-        return harmless(text, self.tokenizer)
+        return replace(entry, solution=solution, report=report)
 
     def _end(self, text: str, most: int) -> str:
         """Return the last ``most`` tokens of ``text``, where its answer is."""

@@ -164,9 +164,8 @@ class Evolution:
             one = play_round(number, self._problems, remembered(self.rounds), self._agents)
             tables = {ANSWERS: one.answers, VERDICTS: one.verdicts}
             ref = self._put(ROUNDS, number, tables, {} if last is None else {BEFORE: last})
-        else:
-            one = Round(self._store.table(ref, ANSWERS), self._store.table(ref, VERDICTS))
-        self.rounds.append(one)
+        tables = (self._store.table(ref, name) for name in (ANSWERS, VERDICTS))
+        self.rounds.append(Round(*tables))
         self.parents[f"round-{number:03d}"] = ref
         return ref
 
@@ -178,9 +177,7 @@ class Evolution:
         if ref is None:
             drawn = draw_independent(number, self._problems, self._agents)
             ref = self._put(SAMPLES, number, {ANSWERS: drawn}, {})
-        else:
-            drawn = self._store.table(ref, ANSWERS)
-        self.samples.append(drawn)
+        self.samples.append(self._store.table(ref, ANSWERS))
         self.parents[f"sample-{number:03d}"] = ref
         return ref
 

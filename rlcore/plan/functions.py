@@ -14,7 +14,7 @@ from rlcore.algorithms.advantages import find_estimator
 from rlcore.algorithms.losses import find_loss
 from rlcore.rewards.link import environment_of
 from rlcore.rewards.process import FunctionProcess, look_at_functions
-from rlcore.rewards.registry import BUILTIN, build, specs_of
+from rlcore.rewards.registry import BUILTIN, build
 from rlcore.rewards.truths import READERS
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
@@ -100,13 +100,7 @@ def call_functions(
 
 def _call(recipe: Recipe, index: int, asked: _Asked) -> _Said:
     section, function = recipe.reward, recipe.reward.functions[index]
-    process = FunctionProcess(
-        function,
-        options=specs_of(section)[index][2],
-        path=f"reward.functions[{index}]",
-        memory_gib=section.memory_gib,
-        environment=environment_of(section.env),
-    )
+    process = FunctionProcess(section, index, environment_of(section.env))
     rewards: list[Reward] = []
     try:
         for row in asked.rows:

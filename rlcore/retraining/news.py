@@ -27,12 +27,7 @@ class Input:
 
     source: str
     url: str
-    digest: str
-
-    @property
-    def is_hub(self) -> bool:
-        """Whether it is a dataset of the hub, whose digest is a commit."""
-        return self.url.startswith(HUB)
+    digest: str  # a commit, of a dataset of the hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +59,17 @@ def observe(data: DataSection) -> Observed:
     open_names = _unpinned(data)
     unreachable = hub_unreachable() if open_names else ""
     for index, name in open_names.items():
+        why = unreachable
         if isinstance(data.sources[index], Gsm8kSource):
             why = "a source of kind gsm8k cannot be pinned"
+        if why:
             notes.append(f"hub dataset '{name}' counts as unchanged: {why}")
-        elif unreachable:
-            notes.append(f"hub dataset '{name}' counts as unchanged: {unreachable}")
         else:
             pins[f"data.sources.{index}.revision"] = _newest_commit(name)
     sources = tuple(
-        source
-        if (commit := pins.get(f"data.sources.{index}.revision")) is None
-        else source.model_copy(update={"revision": commit})
+        source.model_copy(update={"revision": pins[key]}) if key in pins else source
         for index, source in enumerate(data.sources)
+        for key in [f"data.sources.{index}.revision"]
     )
     read = files_read(data_digests(data.model_copy(update={"sources": sources})))
     inputs = tuple(Input(*each) for each in read if not _is_of_test_rows(data, each[0]))
@@ -87,7 +81,7 @@ def new_rows(data: DataSection, inputs: Sequence[Input]) -> int | None:
     is a dataset of the hub, whose new rows are not known before it is fetched."""
     total = 0
     for each in inputs:
-        if each.is_hub:
+        if each.url.startswith(HUB):
             return None
         count = count_rows(each.url, setting=each.source)
         if count is None:
@@ -160,8 +154,7 @@ def news(recipe: Recipe, store: ArtifactReader, observed: Observed) -> News:
     assert recipe.retrain is not None, "the flow refuses a recipe without the section"
     reigning = champion(store, recipe.name)
     if reigning is None:
-        told = f"'{recipe.name}' has no champion yet"
-        return News(observed, None, "", told)
+        return News(observed, None, "", f"'{recipe.name}' has no champion yet")
     unseen = _unseen(store, reigning, observed.inputs)
     fresh = tuple(each for each in observed.inputs if each.digest in unseen)
     of_champion = f"champion {reigning.number} of '{recipe.name}'"

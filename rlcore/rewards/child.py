@@ -100,17 +100,17 @@ def _serve(link: socket.socket) -> None:
     setup = json.loads(lines.readline())
     if "look_at" in setup:
         refused = _refusal(setup["look_at"])
-        _send(link, {"refused": refused} if refused else {"ready": True})
+        send(link, {"refused": refused} if refused else {"ready": True})
         return
     try:
         function = build((setup["name"], 1.0, setup["options"]), setup["path"], setup["batch"])
     except Exception as error:  # noqa: BLE001 - the user's module may fail in any way; reported
-        _send(link, {"refused": f"{type(error).__name__}: {error}"[:_DETAIL_CHARACTERS]})
+        send(link, {"refused": f"{type(error).__name__}: {error}"[:_DETAIL_CHARACTERS]})
         return
     if refused := limit_memory(setup["memory_bytes"], _MEMORY_KEY):
-        _send(link, {"refused": refused})
+        send(link, {"refused": refused})
         return
-    _send(link, {"ready": True, "async": isinstance(function, AsyncFunction)})
+    send(link, {"ready": True, "async": isinstance(function, AsyncFunction)})
     if isinstance(function, AsyncFunction):
         serve(link, function, _answer)
         return
@@ -147,7 +147,11 @@ def limit_memory(memory_bytes: int | None, key: str) -> str:
         * resource.getpagesize()
     )
     if memory_bytes < taken + _ROOM_BYTES:
-        return _too_little(key, memory_bytes, taken)
+        return (
+            f"{key} = {memory_bytes / 2**30:.3g} is too little: the process that it limits takes"
+            f" {taken / 2**30:.3g} GiB of addresses before its first row; give it at least "
+            f"{(taken + _ROOM_BYTES) / 2**30:.3g}"
+        )
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     return ""
 
@@ -167,15 +171,8 @@ def _answer(index: int, reward: Reward, seconds: float) -> bytes:
     return json.dumps(values).encode() + b"\n"
 
 
-def _too_little(key: str, limit: int, taken: int) -> str:
-    return (
-        f"{key} = {limit / 2**30:.3g} is too little: the process that it limits takes"
-        f" {taken / 2**30:.3g} GiB of addresses before its first row; give it at least "
-        f"{(taken + _ROOM_BYTES) / 2**30:.3g}"
-    )
-
-
-def _send(link: socket.socket, message: Any) -> None:
+def send(link: socket.socket, message: Any) -> None:
+    """Send one message to the parent."""
     link.sendall(json.dumps(message).encode() + b"\n")
 
 

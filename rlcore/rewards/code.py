@@ -10,8 +10,8 @@ sandbox: a program that forges what the sandbox says can only forge a right answ
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlcore.rewards.types import Reward, RewardRow, Scorer
@@ -81,6 +81,7 @@ def scorer(
             f"option memory_mib = {memory_mib} of reward 'code' leaves a Python program no room;"
             " use at least 64"
         )
+    limits = Limits(timeout_s, memory_mib * MIB, _OUTPUT_BYTES)
 
     def score(row: RewardRow) -> Reward:
         tests = cases_of(row.ground_truth)
@@ -89,15 +90,7 @@ def scorer(
             return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False)
         deadline = time.monotonic() + row_timeout_s - _MARGIN_S
         runs_in = find_sandbox(sandbox)
-
-        def limits() -> Limits:
-            return Limits(
-                seconds=min(timeout_s, deadline - time.monotonic()),
-                memory_bytes=memory_mib * MIB,
-                output_bytes=_OUTPUT_BYTES,
-            )
-
-        passed, why = _passed(runs_in, program, tests, limits, to_the_end=partial)
+        passed, why = _passed(runs_in, program, tests, limits, deadline, to_the_end=partial)
         share = passed / len(tests.inputs)
         right = passed == len(tests.inputs)
         return Reward(
@@ -221,17 +214,18 @@ def _passed(
     sandbox: Sandbox,
     program: str,
     tests: Cases,
-    limits: Callable[[], Limits],
+    limits: Limits,
+    deadline: float,
     *,
     to_the_end: bool,
 ) -> tuple[int, str]:
-    """Return how many tests pass, and why the first that fails does.
+    """Return how many tests pass until ``deadline`` (monotonic), and why the first that fails does.
 
-    Cases after a failed one are run only ``to_the_end``.
+    Those after a failed one are run only ``to_the_end``.
     """
     passed, why = 0, ""
     for index, (given, expected) in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
-        left = limits()
+        left = replace(limits, seconds=min(limits.seconds, deadline - time.monotonic()))
         if left.seconds <= 0:
             failed = "not run, since the tests before it took the whole time of a row"
             to_the_end = False

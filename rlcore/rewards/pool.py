@@ -5,7 +5,9 @@ import queue
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, as_completed
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,20 +28,20 @@ from schemas.rl import RewardFunction, RewardSection
 # Rows of one call, after which it is seen whether too many have failed. Of those scored one after
 # the other few: what waits behind a slow row is little.
 MOST_ROWS = {"rows": 8, "groups": 8, "awaited": 64}
-Key = tuple[str, Kind]  # a row's id, and which functions' results
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
     """Rows that one worker scores by its functions of a kind: one, or all of a prompt."""
 
     rows: tuple[RewardRow, ...]
     kind: Kind
+    said: Future[list[Parts]] = field(default_factory=Future[list[Parts]])  # of each row
 
     @property
-    def keys(self) -> list[Key]:
-        """The names of its results."""
-        return [(row.trajectory_id, self.kind) for row in self.rows]
+    def key(self) -> tuple[Kind, tuple[str, ...]]:
+        """The name of what is said of it."""
+        return self.kind, tuple(row.trajectory_id for row in self.rows)
 
 
 # Ids of the policy mean nothing to a model of another tokenizer, so the model renders the messages
@@ -167,10 +169,7 @@ class RewardPool:
             prompts = groups_of(rows)
             units += [_Unit(tuple(rows[i] for i in prompt), "groups") for prompt in prompts]
         found = self._calls.results(units, of=len(rows))
-        return [
-            (row, {i: r for kind in kinds for i, r in found[row.trajectory_id, kind].items()})
-            for row in rows
-        ]
+        return [(row, found[row.trajectory_id]) for row in rows]
 
     def _combined(self, row: RewardRow, parts: Parts) -> Reward:
         said = self._said(row, parts)
@@ -229,11 +228,8 @@ class _Calls:
         self._changed = threading.Condition()
         # All below is read and written with the lock of ``_changed`` held.
         self._waiting: dict[Kind, deque[_Unit]] = defaultdict(deque)
-        self._begun: dict[Key, RewardRow] = {}
-        self._done: dict[Key, Parts] = {}
+        self._begun: dict[Any, _Unit] = {}  # by key, until their results are asked for
         self._busy = 0
-        self._asked: tuple[list[Key], int] = [], 0  # whose results are waited for, of how many rows
-        self._failure: BaseException | None = None
 
     def kinds(self) -> frozenset[Kind]:
         """Return the kinds of functions there are. The first call waits for a worker's start."""
@@ -245,86 +241,64 @@ class _Calls:
         """Let workers take ``units`` as they get free, but those under way or done already."""
         with self._changed:
             for unit in units:
-                if all(
-                    self._begun.get(key) == row
-                    for key, row in zip(unit.keys, unit.rows, strict=True)
-                ):
-                    continue
-                for key, row in zip(unit.keys, unit.rows, strict=True):
-                    self._begun[key] = row
-                    self._done.pop(key, None)
-                self._waiting[unit.kind].append(unit)
+                begun = self._begun.get(unit.key)
+                if begun is None or begun.rows != unit.rows:
+                    self._begun[unit.key] = unit
+                    self._waiting[unit.kind].append(unit)
             waiting = sum(map(len, self._waiting.values()))
             for _ in range(min(self._num_workers - self._busy, waiting)):
                 self._busy += 1
                 threading.Thread(target=self._work, name="rewards", daemon=True).start()
 
-    def results(self, units: Sequence[_Unit], *, of: int) -> dict[Key, Parts]:
-        """Return what workers say of the rows of ``units``, which are then forgotten.
+    def results(self, units: Sequence[_Unit], *, of: int) -> dict[str, Parts]:
+        """Return what workers say of the rows of ``units``, by id; it is then forgotten.
 
         Raises what a worker raises, and RewardFailureError as ``RewardPool.score`` does.
         """
         self.add(units)
-        keys = [key for unit in units for key in unit.keys]
         with self._changed:
-            try:
-                self._asked = keys, of
-                self._check()
-                self._changed.wait_for(lambda: self._failure or all(k in self._done for k in keys))
-                if self._failure is not None:
-                    raise self._failure
-            except BaseException:
-                self._drop_waiting()
+            asked = {self._begun[unit.key].said: unit for unit in units}
+        found: dict[str, Parts] = {}
+        lost: dict[str, tuple[str, str]] = {}
+        try:
+            for said in as_completed(asked):
+                before = len(lost)
+                for row, parts in zip(asked[said].rows, said.result(), strict=True):
+                    found.setdefault(row.trajectory_id, {}).update(parts)
+                    for index, reward in parts.items():
+                        if reward.score is None and self._counts[index]:
+                            lost[row.trajectory_id] = reward.outcome, reward.detail
+                if len(lost) > before:
+                    fine = [(Outcome.OK.value, "")] * (len(found) - len(lost))
+                    check_unscored([*lost.values(), *fine], self._section, of=of)
+        except BaseException:
+            with self._changed:
+                self._waiting.clear()
                 self._begun.clear()
-                self._done.clear()
-                self._asked, self._failure = ([], 0), None
                 # A worker is not thread-safe, and its owner may use or close it next.
                 self._changed.wait_for(lambda: not self._busy, 2 * self._section.timeout_s + 5)
-                raise
-            self._asked = [], 0
-            for key in keys:
-                self._begun.pop(key, None)
-            return {key: self._done.pop(key) for key in keys}
-
-    def _drop_waiting(self) -> None:
-        for units in self._waiting.values():
-            units.clear()
-
-    def _check(self) -> None:
-        """Raise RewardFailureError when too many of the rows that are asked for have no score."""
-        keys, of = self._asked
-        lost = dict[str, tuple[str, str]]()
-        scored = set[str]()
-        for key in keys:
-            if key in self._done:
-                scored.add(key[0])
-                for reward in self._lost(self._done[key]):
-                    lost[key[0]] = reward.outcome, reward.detail
-        fine = [(Outcome.OK.value, "")] * len(scored - lost.keys())
-        check_unscored([*lost.values(), *fine], self._section, of=of)
-
-    def _lost(self, parts: Parts) -> list[Reward]:
-        return [r for index, r in parts.items() if r.score is None and self._counts[index]]
+            raise
+        with self._changed:
+            for unit in units:
+                del self._begun[unit.key]
+        return found
 
     def _work(self) -> None:
         """Score units in one worker until none waits."""
         worker = self._idle.get()
-        try:
-            while units := self._take():
-                rows = [
-                    replace(row, token_ids=None, messages=()) for unit in units for row in unit.rows
-                ]
+        while units := self._take():
+            rows = [
+                replace(row, token_ids=None, messages=()) for unit in units for row in unit.rows
+            ]
+            try:
                 pending = worker.start("score", rows, self._section.timeout_s, units[0].kind)
-                parts = pending.result(self._limit_s(len(rows)))
-                self._record(units, parts)
-        except BaseException as error:  # noqa: BLE001 - raised where the results are waited for
-            with self._changed:
-                self._failure = error
-                self._drop_waiting()
-                self._busy -= 1
-                self._changed.notify_all()
-        finally:
-            self._idle.put(worker)
+                parts = iter(pending.result(self._limit_s(len(rows))))
+                for unit, said in [(unit, list(islice(parts, len(unit.rows)))) for unit in units]:
+                    unit.said.set_result(said)
+            except BaseException as error:  # noqa: BLE001 - raised where the results are asked for
+                for unit in units:
+                    unit.said.set_exception(error)
+        self._idle.put(worker)
 
     def _limit_s(self, rows: int) -> float:
         """Return the seconds that one call of a worker may take."""
@@ -339,27 +313,18 @@ class _Calls:
     def _take(self) -> list[_Unit]:
         """Return the next units of one kind; none ends the thread."""
         with self._changed:
-            kind, waiting = max(self._waiting.items(), key=lambda item: len(item[1]))
-            most = min(MOST_ROWS[kind], -(-len(waiting) // self._num_workers))
             units: list[_Unit] = []
-            rows = 0
-            while waiting and (not units or rows < most):
-                units.append(waiting.popleft())
-                rows += len(units[-1].rows)
+            if self._waiting:
+                kind, waiting = max(self._waiting.items(), key=lambda item: len(item[1]))
+                most = min(MOST_ROWS[kind], -(-len(waiting) // self._num_workers))
+                rows = 0
+                while waiting and (not units or rows < most):
+                    units.append(waiting.popleft())
+                    rows += len(units[-1].rows)
             if not units:
                 self._busy -= 1
+                self._changed.notify_all()
             return units
-
-    def _record(self, units: Sequence[_Unit], parts: Sequence[Parts]) -> None:
-        keys = [(key, row) for unit in units for key, row in zip(unit.keys, unit.rows, strict=True)]
-        with self._changed:
-            for (key, row), said in zip(keys, parts, strict=True):
-                if self._begun.get(key) != row:
-                    continue  # given up meanwhile
-                self._done[key] = said
-            if any(self._lost(said) for said in parts):
-                self._check()  # before the next rows are taken
-            self._changed.notify_all()
 
 
 def environment_reward(row: RewardRow, options: Mapping[str, Any]) -> Reward:

@@ -5,16 +5,18 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from rlcore.cluster.progress import advance
 from rlcore.recipes.redaction import redact
 from rlcore.rewards.link import Child, ChildEnded
+from rlcore.rewards.registry import specs_of
 from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from schemas.errors import UserError
 from schemas.names import portable_name
 from schemas.outcomes import Outcome
-from schemas.rl import RewardFunction
+from schemas.rl import RewardSection
 
 FORMAT = "format"  # the built-in reward
 CHILD = "rlcore.rewards.child"
@@ -24,6 +26,11 @@ LOAD_S = 15.0
 RECYCLE_ROWS = 10_000  # functions leak: from here on another process takes the next call
 _GRACE_S = 1.0  # a coroutine ends its row itself; one that blocks the loop is killed
 _AHEAD_CHARACTERS = 50_000  # of rows without an answer; beyond the socket's buffer both would block
+# What a child is sent of a row, in the order of its fields.
+_sent = attrgetter(
+    *("trajectory_id", "data_source", "response", "ground_truth", "extra_info", "finish_reason"),
+    *("num_tokens", "prompt", "group", "style", "turns"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +49,24 @@ class FunctionProcess:
     way (a coroutine's, a batch), each of them is tried again alone.
     """
 
-    def __init__(
-        self,
-        function: RewardFunction,
-        *,
-        options: Mapping[str, Any],
-        path: str,
-        memory_gib: float | None,
-        environment: Mapping[str, str],
-    ) -> None:
-        """Start the child process; ``path``: where the recipe names the function; ``options``: its
-        own, and what a built-in function reads of the section.
+    def __init__(self, section: RewardSection, index: int, environment: Mapping[str, str]) -> None:
+        """Start the child process of ``section.functions[index]``, with the variables of
+        ``environment``.
 
         Raises UserError when the function cannot be loaded.
         """
-        self.name = function.name
+        function, (name, _, options) = section.functions[index], specs_of(section)[index]
+        self.name = name
         self._setup = {
-            "name": function.name,
+            "name": name,
             "options": dict(options),
-            "path": path,
+            "path": f"reward.functions[{index}]",
             "batch": function.batch,
-            "memory_bytes": int(memory_gib * 2**30) if memory_gib else None,
+            "memory_bytes": int(section.memory_gib * 2**30) if section.memory_gib else None,
         }
-        self._what = portable_name(function.name)
+        self._what = portable_name(name)
         # Nothing else takes `format` time.
-        pattern = str(options.get("pattern"))[:80] if function.name == FORMAT else ""
+        pattern = str(options.get("pattern"))[:80] if name == FORMAT else ""
         self._pattern = f" (its pattern {pattern!r} backtracks)" if pattern else ""
         self._batch, self._concurrency = function.batch, function.concurrency
         self._environment = environment
@@ -130,27 +130,32 @@ class FunctionProcess:
 
         Return the rows that are still without a reward and may have ended it.
         """
-        child, flight = self._ready_child(), _Flight()
+        child, alone = self._ready_child(), False
+        since: dict[int, float] = {}  # row without an answer -> when its time began, oldest first
         row_s, loads = timeout_s, child.rows_scored == 0
         grace_s = _GRACE_S if self._is_async else 0.0
         if loads:
             timeout_s += self._load_s
         try:
-            while waiting or flight.units:
-                while waiting and self._takes(waiting[0], rows, flight, loads=loads):
-                    call = [[index, *_fields(rows[index])] for index in waiting[0].rows]
+            while waiting or since:
+                while waiting and self._takes(waiting[0], rows, since, alone=alone or loads):
+                    call = [[index, *_sent(rows[index])] for index in waiting[0].rows]
                     child.send({"call": call, "timeout_s": timeout_s})
-                    flight.begin(waiting.popleft())
-                left_s = timeout_s + grace_s - flight.longest_s()
+                    unit = waiting.popleft()
+                    since |= dict.fromkeys(unit.rows, time.perf_counter())
+                    alone = unit.alone
+                left_s = timeout_s + grace_s - _waited_s(since)
                 index, *values = child.receive(max(0.0, left_s))
-                if index not in flight.rows:
+                if index not in since:
                     raise RuntimeError(f"the reward process answered row {index}, not asked for")
                 rewards[index] = self._answered(rows[index], values)
                 if loads:
-                    self._load_s = min(LOAD_S, 2 * flight.longest_s())
+                    self._load_s = min(LOAD_S, 2 * _waited_s(since))
                     timeout_s, loads = row_s, False
                 child.rows_scored += 1
-                flight.answered(index)
+                del since[index]
+                if self._batch:  # its next row has a limit of its own
+                    since = dict.fromkeys(since, time.perf_counter())
             return []
         except TimeoutError:
             self._end_child()
@@ -164,10 +169,9 @@ class FunctionProcess:
             self._child = None
             outcome = Outcome.ERROR
             detail = f"the process of {self._what} died in this row ({child.ending()})"
-        suspects = list(flight.rows)
-        if len(suspects) != 1:
-            return suspects
-        (index,), seconds = suspects, flight.longest_s()
+        if len(since) != 1:
+            return list(since)
+        (index,), seconds = since, _waited_s(since)
         self._note_loss(detail)
         rewards[index] = Reward(
             rows[index].trajectory_id, outcome, None, detail=detail, seconds=seconds
@@ -175,19 +179,29 @@ class FunctionProcess:
         return []
 
     def _takes(
-        self, unit: _Unit, rows: Sequence[RewardRow], flight: "_Flight", *, loads: bool
+        self, unit: _Unit, rows: Sequence[RewardRow], since: Mapping[int, float], *, alone: bool
     ) -> bool:
         """Return whether the child can be given ``unit`` now: one call after the other, but
         coroutines side by side, once the first has loaded what all need."""
-        if not flight.units:
+        if not since:
             return True
-        if not self._is_async or loads or unit.alone or any(one.alone for one in flight.units):
+        if not self._is_async or alone or unit.alone:
             return False
-        characters = sum(_size(rows[index]) for index in (*flight.rows, *unit.rows))
-        return len(flight.units) < self._concurrency and characters <= _AHEAD_CHARACTERS
+        characters = sum(_size(rows[index]) for index in (*since, *unit.rows))
+        return len(since) < self._concurrency and characters <= _AHEAD_CHARACTERS
 
     def _answered(self, row: RewardRow, values: list[Any]) -> Reward:
-        reward = _reward(row, values)
+        outcome, score, correct, parts, detail, seconds, answer = values
+        reward = Reward(
+            row.trajectory_id,
+            outcome,
+            score,
+            correct=correct,
+            parts=parts,
+            detail=redact(detail),
+            seconds=seconds,
+            answer=answer,
+        )
         if reward.outcome == Outcome.TIMEOUT:  # a coroutine's, whose process lives on
             reward = replace(reward, detail=f"{self._what}: {reward.detail}")
             self._note_loss(reward.detail)
@@ -202,29 +216,9 @@ class FunctionProcess:
         self._loses = True
 
 
-class _Flight:
-    """The units that a child has been given and has not answered, the one that waits longest
-    first."""
-
-    def __init__(self) -> None:
-        self.units: dict[_Unit, float] = {}  # by when they were sent, or last answered in part
-        self.rows: dict[int, _Unit] = {}  # without an answer
-
-    def begin(self, unit: _Unit) -> None:
-        """Note that ``unit`` is sent."""
-        self.units[unit] = time.perf_counter()
-        self.rows.update(dict.fromkeys(unit.rows, unit))
-
-    def answered(self, index: int) -> None:
-        """Note the answer on row ``index``."""
-        unit = self.rows.pop(index)
-        del self.units[unit]
-        if not self.rows.keys().isdisjoint(unit.rows):
-            self.units[unit] = time.perf_counter()  # its next row has a limit of its own
-
-    def longest_s(self) -> float:
-        """Return the seconds that a unit has waited for an answer at most."""
-        return time.perf_counter() - next(iter(self.units.values()))
+def _waited_s(since: Mapping[int, float]) -> float:
+    """Return the seconds that a row of ``since`` has waited for its answer at most."""
+    return time.perf_counter() - next(iter(since.values()))
 
 
 def _size(row: RewardRow) -> int:
@@ -253,33 +247,3 @@ def look_at_functions(
                 f"{error}; import nothing that ends Python, and run nothing at module level"
             ) from None
         child.kill()
-
-
-def _fields(row: RewardRow) -> list[Any]:
-    return [
-        row.trajectory_id,
-        row.data_source,
-        row.response,
-        row.ground_truth,
-        dict(row.extra_info),
-        row.finish_reason,
-        row.num_tokens,
-        row.prompt,
-        row.group,
-        row.style,
-        list(row.turns),
-    ]
-
-
-def _reward(row: RewardRow, values: list[Any]) -> Reward:
-    outcome, score, correct, parts, detail, seconds, answer = values
-    return Reward(
-        row.trajectory_id,
-        outcome,
-        score,
-        correct=correct,
-        parts=parts,
-        detail=redact(detail),
-        seconds=seconds,
-        answer=answer,
-    )

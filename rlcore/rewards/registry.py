@@ -84,15 +84,13 @@ def specs_of(section: "RewardSection") -> list[Spec]:
 def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> None:
     """Raise UserError for a spec that cannot work, without importing the user's modules.
 
-    Checks names, options of the built-in functions, weights, duplicates, and that modules exist.
+    Checks names, options of the built-in functions, duplicates, and that modules exist.
     """
     names = [term_name(name, options) for name, _, options in specs]
-    for index, (name, weight, options) in enumerate(specs):
+    for index, (name, _, options) in enumerate(specs):
         path = f"{where}[{index}]"
         if names.index(names[index]) != index:
             raise UserError(f"{path}.name = {names[index]!r} is listed twice; add the weights up")
-        if not math.isfinite(weight):
-            raise UserError(f"{path}.weight = {weight} must be a finite number")
         if is_model(name):
             if options:
                 raise UserError(f"{path}.options: '{name}' takes none; leave them out")

@@ -89,12 +89,10 @@ def check_any_scored(outcomes: Sequence[tuple[str, str]], *, rows: str) -> None:
         return
     late = sum(count for (outcome, _), count in lost.items() if outcome in TIMEOUTS)
     (outcome, detail), count = lost.most_common(1)[0]
+    error, remedy = RewardFailureError, "correct the reward function"
     if late == len(outcomes):
-        raise RewardTimeoutError(
-            f"all {late} {rows} timed out, so none has a score: {detail[:200]}; raise"
-            " reward.timeout_s or make the reward function faster"
-        )
-    raise RewardFailureError(
+        error, remedy = RewardTimeoutError, "raise reward.timeout_s or make the function faster"
+    raise error(
         f"none of {len(outcomes)} {rows} could be scored, {late} of them timed out; the most"
-        f" frequent reason, on {count}, is {outcome}: {detail[:200]}; correct the reward function"
+        f" frequent reason, on {count}, is {outcome}: {detail[:200]}; {remedy}"
     )

@@ -1,18 +1,16 @@
 """One reward worker: scores rows by all functions of a recipe, each in its own process, and by its
 judges."""
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rlcore.rewards.judges.setup import JudgeSetup
 from rlcore.rewards.link import environment_of
 from rlcore.rewards.process import FunctionProcess
-from rlcore.rewards.registry import Spec, check_functions, specs_of
+from rlcore.rewards.registry import check_functions, specs_of
 from rlcore.rewards.types import Kind, Reward, RewardRow
-from schemas.errors import UserError
 from schemas.names import JUDGE, term_name
-from schemas.rl import RewardSection
+from schemas.rl import RewardFunction, RewardSection
 
 if TYPE_CHECKING:
     from rlcore.rewards.judge import JudgeFunction
@@ -34,25 +32,16 @@ class RewardWorker:
         Raises UserError when a reward function cannot be loaded (name, module, signature, options),
         or a variable of ``section.env`` or the key of a judge is not set.
         """
-        specs = specs_of(section)
-        check_functions(specs)
+        check_functions(specs_of(section))
         environment = environment_of(section.env)
         self._functions = section.functions
         self._scorers: list[FunctionProcess | JudgeFunction] = []
         try:
-            for index, (function, spec) in enumerate(zip(section.functions, specs, strict=True)):
+            for index, function in enumerate(section.functions):
                 if function.name == JUDGE:
-                    self._scorers.append(_judge(spec, judges))
-                    continue
-                self._scorers.append(
-                    FunctionProcess(
-                        function,
-                        options=spec[2],
-                        path=f"reward.functions[{index}]",
-                        memory_gib=section.memory_gib,
-                        environment=environment,
-                    )
-                )
+                    self._scorers.append(_judge(function, judges))
+                else:
+                    self._scorers.append(FunctionProcess(section, index, environment))
         except BaseException:
             self.close()
             raise
@@ -66,10 +55,8 @@ class RewardWorker:
         holds whole prompts.
 
         ``timeout_s``: wall clock of one call of one function, in seconds; a judge has its own
-        limits. Raises UserError for an invalid limit, RuntimeError when no process stays alive.
+        limits. Raises RuntimeError when no process stays alive.
         """
-        if not (timeout_s > 0 and math.isfinite(timeout_s)):
-            raise UserError(f"reward timeout_s = {timeout_s} must be a positive number of seconds")
         parts: list[Parts] = [{} for _ in rows]
         for index, (function, scorer) in enumerate(
             zip(self._functions, self._scorers, strict=True)
@@ -88,9 +75,9 @@ class RewardWorker:
             scorer.close()
 
 
-def _judge(spec: Spec, judges: JudgeSetup | None) -> "JudgeFunction":
+def _judge(function: RewardFunction, judges: JudgeSetup | None) -> "JudgeFunction":
     from rlcore.rewards.judge import JudgeFunction
 
-    name, _, options = spec
     assert judges is not None, "the recipe holds the judges that it names"
-    return JudgeFunction(term_name(name, options), options["judge"], judges)
+    name = term_name(function.name, function.options)
+    return JudgeFunction(name, function.options["judge"], judges)

@@ -88,12 +88,11 @@ class _Run:
         stack.callback(self._process.kill)
         for file in theirs:
             file.close()
-        self._handle = stack.enter_context(_PidFile(os.pidfd_open(self._process.pid)))
+        self._handle = stack.enter_context(FileIO(os.pidfd_open(self._process.pid), "rb"))
         self._first: FileIO | None = None  # the program, in bubblewrap
         self._stack = stack
         self._watched = self._process.pid
         self._began: float | None = None
-        self._ended = 0.0
         self._read = {"answer": bytearray(), "stdout": bytearray(), "stderr": bytearray()}
 
     def follow(self, stdin: bytes, watch: Watch) -> Status | None:
@@ -135,7 +134,7 @@ class _Run:
         if info := self._info.read(_CHUNK):
             first = json.loads(info)["child-pid"]
             with suppress(ProcessLookupError):
-                self._first = self._stack.enter_context(_PidFile(os.pidfd_open(first)))
+                self._first = self._stack.enter_context(FileIO(os.pidfd_open(first), "rb"))
                 self._watched = first
         return True
 
@@ -190,7 +189,6 @@ class _Run:
 
     def end(self) -> None:
         """End every process of the run and wait until the kernel has done so."""
-        self._ended = time.monotonic()
         if self._first is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first.fileno(), signal.SIGKILL)
@@ -226,15 +224,7 @@ class _Run:
             number if status is Status.KILLED else None,
             bytes(self._read["stdout"][:most]),
             bytes(self._read["stderr"][:most]),
-            self._ended - self._began,
         )
-
-
-class _PidFile(FileIO):
-    """A pidfd that a selector can watch."""
-
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor, "rb")
 
 
 def _register(selector: selectors.BaseSelector, file: IO[bytes] | None, data: object) -> None:

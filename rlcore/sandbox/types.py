@@ -47,7 +47,6 @@ class Ran:
     signal: int | None  # None unless ``status`` is KILLED
     stdout: bytes  # at most ``Limits.output_bytes`` each
     stderr: bytes
-    seconds: float  # wall clock from the program's first line
 
     @property
     def succeeded(self) -> bool:

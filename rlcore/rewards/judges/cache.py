@@ -87,13 +87,6 @@ class JudgeCache:
             "UPDATE calls SET made = made - 1 WHERE run = ? AND judge = ?", (run, judge)
         )
 
-    def calls(self, run: str, judge: str) -> int:
-        """Return how many calls ``run`` has made."""
-        row = self._file.execute(
-            "SELECT made FROM calls WHERE run = ? AND judge = ?", (run, judge)
-        ).fetchone()
-        return 0 if row is None else row[0]
-
     def set_calls(self, run: str, judge: str, made: int) -> None:
         """Say how many calls ``run`` has made, where nothing is known of it."""
         self._file.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", (run, judge, made))

@@ -62,7 +62,6 @@ BAD: dict[str, tuple[list[tuple[str, float, Mapping[str, Any]]], str]] = {
     ),
     "twice": ([("gsm8k", 1, {}), ("gsm8k", 2, {})], r"functions\[1\].name = 'gsm8k' is listed"),
     "model with options": ([("reward_model", 1, {"a": 1})], "'reward_model' takes none"),
-    "weight nan": ([("gsm8k", float("nan"), {})], "weight = nan must be a finite number"),
     "module": ([("nowhere.at_all:f", 1, {})], "there is no module 'nowhere.at_all'"),
     "dotted": ([("reward_samples:", 1, {})], "must be written 'package.module:function'"),
     "path": ([("a/b.py:f", 1, {})], r"there is no file .*a/b\.py;"),

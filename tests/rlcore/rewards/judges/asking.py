@@ -1,5 +1,7 @@
 """Judges, rows and functions for the tests of judges."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +40,10 @@ def rows(
         RewardRow(f"t{i}", "s", text, ground_truth, {}, "stop", 1, prompt=prompt)
         for i, text in enumerate(responses)
     ]
+
+
+def calls_made(cache: Path, judge: str = "j") -> int:
+    """Return how many calls "run" has made by the file ``cache``."""
+    with closing(sqlite3.connect(cache)) as file:
+        made = file.execute("SELECT made FROM calls WHERE run = 'run' AND judge = ?", (judge,))
+        return sum(row[0] for row in made)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.rewards.judges.cache import JudgeCache
+from tests.rlcore.rewards.judges.asking import calls_made
 
 COUNTING = """
 import sys
@@ -45,13 +46,13 @@ def test_many_questions_are_found(path: Path) -> None:
 def test_calls_are_counted_by_run_and_judge_up_to_the_ceiling(path: Path) -> None:
     cache = JudgeCache(path)
     assert [cache.reserve("run", "j", most=2) for _ in range(3)] == [True, True, False]
-    assert cache.calls("run", "j") == 2
+    assert calls_made(path) == 2
     assert cache.reserve("other run", "j", most=2)
     assert cache.reserve("run", "other judge", most=2)
     cache.release("run", "j")
     assert cache.reserve("run", "j", most=2)
     cache.set_calls("run", "j", 9)  # what is counted is known better
-    assert cache.calls("run", "j") == 2
+    assert calls_made(path) == 2
 
 
 def test_processes_share_one_ceiling(path: Path) -> None:
@@ -62,7 +63,7 @@ def test_processes_share_one_ceiling(path: Path) -> None:
     ]
     made = [int(worker.communicate(timeout=300)[0]) for worker in workers]
     cache = JudgeCache(path)
-    assert sum(made) == cache.calls("run", "j") == 150
+    assert sum(made) == calls_made(path) == 150
     assert len(cache.find([f"{w}-{n}" for w in "ab" for n in range(100)])) == 150
 
 
@@ -77,7 +78,7 @@ def test_a_killed_process_loses_no_answer_that_it_kept(path: Path) -> None:
     assert killed.returncode == -signal.SIGKILL
     cache = JudgeCache(path)
     assert cache.is_whole()
-    assert (cache.find(["q"]), cache.calls("run", "j")) == ({"q": "a"}, 1)
+    assert (cache.find(["q"]), calls_made(path)) == ({"q": "a"}, 1)
 
 
 def test_requests_of_a_minute_are_counted_and_a_clock_set_back_blocks_nothing(

@@ -13,7 +13,7 @@ from rlcore.rewards.judges.cache import JudgeCache
 from rlcore.rewards.judges.client import Access, CallsSpent, JudgeClient, Locks, NoAnswer
 from rlcore.rewards.judges.question import JudgeQuestion, question_of, verdict_of
 from schemas.judges import Judge
-from tests.rlcore.rewards.judges.asking import judge
+from tests.rlcore.rewards.judges.asking import calls_made, judge
 from tests.rlcore.rewards.judges.server import (
     KEY,
     Reply,
@@ -48,11 +48,7 @@ def ask(folder: Path, one: Judge, *responses: str, key: str | None = KEY) -> lis
 
 def calls(folder: Path) -> int:
     """Return how many calls are counted."""
-    cache = JudgeCache(folder / "c.sqlite")
-    try:
-        return cache.calls("run", "j")
-    finally:
-        cache.close()
+    return calls_made(folder / "c.sqlite")
 
 
 def first(reply: Reply, count: int = 1) -> Callable[[dict[str, Any], int], Reply]:

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from rlcore.rewards.judge import JudgeFunction
-from rlcore.rewards.judges.cache import JudgeCache
 from rlcore.rewards.judges.setup import cache_folder, prepare_cache
 from rlcore.rl.reward import rewards_frame
 from rlcore.store.artifacts import ArtifactStore, Lineage
-from tests.rlcore.rewards.judges.asking import JudgeSetup, judge, rows, setup
+from tests.rlcore.rewards.judges.asking import JudgeSetup, calls_made, judge, rows, setup
 from tests.rlcore.rewards.judges.server import JudgeServer, judge_server, says
 
 LINEAGE = Lineage("recipe", "code")
@@ -55,9 +54,7 @@ def test_no_answer_in_the_store_is_asked_for_again(tmp_path: Path, fault: str) -
             [] if fault == "gone" else [f"{asked.cache} is damaged"]
         )
         assert said[-1].startswith("2 answers of judges were read from the store into")
-        cache = JudgeCache(asked.cache)
-        assert cache.calls("run", "j0") == 2  # and the ceiling continues from there
-        cache.close()
+        assert calls_made(asked.cache, "j0") == 2  # and the ceiling continues from there
 
 
 def test_a_cache_that_is_whole_is_left_alone(tmp_path: Path) -> None:
