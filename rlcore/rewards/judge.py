@@ -1,7 +1,7 @@
 """A judge as a term of the reward: it is asked from the worker, so no child needs its key."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from rlcore.rewards.judges.client import JudgeClient, NoAnswer, access_to
 from rlcore.rewards.judges.question import JudgeQuestion, NoVerdict, question_of, verdict_of
@@ -18,17 +18,14 @@ class JudgeFunction:
     "error" and no score. Its answers are kept in the cache of the setup and asked for once.
     """
 
+    kind: ClassVar[Kind] = "awaited"  # how it is given rows
+
     def __init__(self, name: str, judge: str, setup: JudgeSetup) -> None:
         """``name``: of the term in parts and metrics. Raises UserError when the judge's key is not
         in this process's environment."""
         self.name = name
         self._judge_name, self._judge = judge, setup.judges[judge]
         self._access = access_to(setup, f"judges.{judge}", self._judge.key_env, lock=judge)
-
-    @property
-    def kind(self) -> Kind:
-        """How the judge is given rows."""
-        return "awaited"
 
     def score(self, rows: Sequence[RewardRow], timeout_s: float) -> list[Reward]:
         """Return the judge's reward for each row, in order; its own limits apply, not

@@ -45,7 +45,13 @@ def interpreter_in(directory: Path) -> Path:
     made = Path(tempfile.mkdtemp(dir=directory, prefix=_UNFINISHED))
     try:
         _fill(made)
-        _check(made / "bin" / "python3")
+        subprocess.run(
+            [made / "bin" / "python3", "-SsP", "-c", "import ctypes, json, math, resource, select"],
+            env=environment_of(made / "bin" / "python3"),
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
         with suppress(OSError):  # another process was faster
             made.rename(copy)
     except (OSError, subprocess.SubprocessError, py_compile.PyCompileError) as error:
@@ -146,13 +152,3 @@ def environment_of(executable: Path) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHOME": str(executable.parents[1]),
     }
-
-
-def _check(executable: Path) -> None:
-    subprocess.run(
-        [executable, "-S", "-s", "-P", "-c", "import ctypes, json, math, resource, select"],
-        env=environment_of(executable),
-        check=True,
-        capture_output=True,
-        timeout=60,
-    )

@@ -253,7 +253,8 @@ class Client(ABC):
         """Send one request when the limits allow it; return the text of its answer."""
         limits = self.limits
         async with self.locks.slot(limits.concurrency):
-            await self._until_open()
+            while (left_s := self._closed_until - time.monotonic()) > 0:
+                await asyncio.sleep(left_s)
             if limits.requests_per_minute is not None:
                 while wait_s := self.cache.send(self.name, per_minute=limits.requests_per_minute):
                     await asyncio.sleep(wait_s)
@@ -280,10 +281,6 @@ class Client(ABC):
             finally:
                 self._sending.discard(asyncio.current_task())
         return self._without_key(answer)
-
-    async def _until_open(self) -> None:
-        while (left_s := self._closed_until - time.monotonic()) > 0:
-            await asyncio.sleep(left_s)
 
     def _failure(self, error: BaseException, tries: int) -> str:
         name, limit = f"{self.kind} {self.name!r}", self.limits.timeout_s
