@@ -5,7 +5,7 @@ import queue
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -255,33 +255,50 @@ class _Calls:
 
         Raises what a worker raises, and RewardFailureError as ``RewardPool.score`` does.
         """
-        self.add(units)
-        with self._changed:
-            asked = {self._begun[unit.key].said: unit for unit in units}
         found: dict[str, Parts] = {}
         lost: dict[str, tuple[str, str]] = {}
-        try:
-            for said in as_completed(asked):
-                before = len(lost)
-                for row, parts in zip(asked[said].rows, said.result(), strict=True):
-                    found.setdefault(row.trajectory_id, {}).update(parts)
-                    for index, reward in parts.items():
-                        if reward.score is None and self._counts[index]:
-                            lost[row.trajectory_id] = reward.outcome, reward.detail
-                if len(lost) > before:
-                    fine = [(Outcome.OK.value, "")] * (len(found) - len(lost))
-                    check_unscored([*lost.values(), *fine], self._section, of=of)
-        except BaseException:
+        failures: list[BaseException] = []
+
+        def take(said: Future[list[Parts]]) -> None:
+            # In the worker's thread, before it takes further rows.
             with self._changed:
+                unit = asked.pop(said)
+                if failures:
+                    return
+                before = len(lost)
+                try:
+                    for row, parts in zip(unit.rows, said.result(), strict=True):
+                        found.setdefault(row.trajectory_id, {}).update(parts)
+                        for index, reward in parts.items():
+                            if reward.score is None and self._counts[index]:
+                                lost[row.trajectory_id] = reward.outcome, reward.detail
+                    if len(lost) > before:
+                        fine = [(Outcome.OK.value, "")] * (len(found) - len(lost))
+                        check_unscored([*lost.values(), *fine], self._section, of=of)
+                except BaseException as error:  # noqa: BLE001 - raised below
+                    failures.append(error)
+                    self._waiting.clear()
+                self._changed.notify_all()
+
+        with self._changed:
+            self.add(units)
+            asked = {self._begun[unit.key].said: unit for unit in units}
+            for said in list(asked):
+                said.add_done_callback(take)
+            try:
+                self._changed.wait_for(lambda: failures or not asked)
+                if failures:
+                    raise failures[0]
+            except BaseException as error:
+                failures.append(error)
                 self._waiting.clear()
                 self._begun.clear()
                 # A worker is not thread-safe, and its owner may use or close it next.
                 self._changed.wait_for(lambda: not self._busy, 2 * self._section.timeout_s + 5)
-            raise
-        with self._changed:
+                raise
             for unit in units:
                 del self._begun[unit.key]
-        return found
+            return found
 
     def _work(self) -> None:
         """Score units in one worker until none waits."""
