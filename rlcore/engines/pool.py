@@ -85,7 +85,7 @@ class EnginePool:
         share = max(1, -(-len(requests) // len(self._members)))
         shares = [requests[start : start + share] for start in range(0, len(requests), share)]
         begun = self._start_each("begin")
-        finished = self._start_turn(shares, sampling)  # each engine serves its calls in order
+        finished = self.turn(shares, sampling)  # each engine serves its calls in order
         begun()
         for key, generation in finished:
             yield int(key), generation
@@ -102,7 +102,7 @@ class EnginePool:
 
     def begin(self) -> None:
         """Tell every engine that a rollout begins; see ``RolloutEngine.begin``."""
-        self._of_each("begin")
+        self._start_each("begin")()
 
     def turn(
         self, shares: Sequence[Sequence[TurnRequest]], sampling: Sampling
@@ -110,13 +110,8 @@ class EnginePool:
         """Yield (key, continuation) as the engines complete their shares.
 
         Engine i samples ``shares[i]`` as one batch, in this order; an empty share causes no call.
+        The engines have begun when this returns.
         """
-        yield from self._start_turn(shares, sampling)
-
-    def _start_turn(
-        self, shares: Sequence[Sequence[TurnRequest]], sampling: Sampling
-    ) -> Iterator[tuple[str, Generation]]:
-        """Start ``turn``; return what yields its continuations."""
         assert len(shares) <= len(self._members), "a share per engine"
         engines = [index for index, share in enumerate(shares) if share]
         asked = [[request.plain() for request in shares[index]] for index in engines]
@@ -195,16 +190,12 @@ class EnginePool:
     def stamp(self) -> WeightStamp:
         """Return the stamp that all engines sample from. Raises WeightSyncError when they
         differ."""
-        stamps = self._of_each("stamp")
+        stamps = self._start_each("stamp")()
         return self._agreed(stamps, stamps[0])
 
-    def _of_each(self, method: str, *arguments: Any) -> list[Any]:
-        """Call ``method`` on every engine, all at once; an engine's refusal is raised with its
-        name."""
-        return self._start_each(method, *arguments)()
-
     def _start_each(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
-        """Start ``_of_each``; return a function that waits for the answers."""
+        """Call ``method`` on every engine, all at once; return a function that waits for the
+        answers. An engine's refusal is raised with its name."""
         pendings: list[tuple[Worker, Pending]] = []
         for index in range(len(self._members)):
             worker = self._members[index]

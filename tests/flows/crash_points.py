@@ -29,9 +29,9 @@ PAUSE_S = 200.0  # the longest that a run waits for ``GO``
 # How the first engine is lost, and in which call of which round of them.
 LOST = {
     "lose-idle": ("stream", signal.SIGKILL),
-    "lose-row": ("_start_turn", signal.SIGKILL),
+    "lose-row": ("turn", signal.SIGKILL),
     "lose-sync": ("start_load", signal.SIGKILL),
-    "stop-row": ("_start_turn", signal.SIGSTOP),
+    "stop-row": ("turn", signal.SIGSTOP),
     "lose-evaluation": ("cannot_load_again", signal.SIGKILL),
 }
 KILL_ITERATION = {"rollout": 1, "reward": 2, "advantage": 2, "update": 3, "sync": 3}

@@ -198,7 +198,7 @@ def test_one_whose_weights_nobody_has_any_more_is_not_replaced() -> None:
 
 def test_an_engine_of_before_the_first_load_is_given_no_weights() -> None:
     site = Site("stamp")
-    assert site.pool._of_each("begin")
+    assert site.pool._start_each("begin")()
     site.first.stopped = True
     site.pool.begin()
     assert [new.calls for new in site.new] == [["begin"]]
