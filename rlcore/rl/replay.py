@@ -122,18 +122,14 @@ class Replay:
         self,
         recorded: RecordedIterations,
         recipe: Recipe,
-        learner: "_Learner",
+        workers: Workers,
+        policy: Path,
         ptx: Sequences | None,
-        at: int,
     ) -> None:
         self.recorded, self.recipe = recorded, recipe
-        self._learner, self._ptx = learner, ptx
-        self.at = self.began = at
-
-    @property
-    def learner(self) -> LearnerPool:
-        """The learner that holds the weights of iteration ``at``."""
-        return self._learner.pool
+        self._workers, self._policy, self._ptx = workers, policy, ptx
+        self.learner = self._build()
+        self.at = self.began = 0
 
     @classmethod
     @contextmanager
@@ -162,10 +158,9 @@ class Replay:
             )
         policy = model_directory(store.directory(parents["policy"]))
         with Workers(recipe, warn=log) as workers:
-            learner = _Learner(workers, policy)
-            at = _load_nearest(store, recorded, learner.pool, start)
             ptx = ptx_of(recipe.rl.ptx, store, parents["dataset"], load_tokenizer(policy))
-            replay = cls(recorded, recipe, learner, ptx, at)
+            replay = cls(recorded, recipe, workers, policy, ptx)
+            at = replay.at = replay.began = _load_nearest(store, recorded, replay.learner, start)
             replay.check(recorded.iteration(at))
             place = f"the checkpoint of iteration {at}" if at else "the policy that RL began with"
             log(f"replay starts from {place}")
@@ -184,7 +179,7 @@ class Replay:
                 f" {after.digest_before[:SHOWN]} and iteration {before.number} ended with"
                 f" {before.digest_after[:SHOWN]}"
             )
-        self._learner.pack_for(recorded.packed_for(after.number), recorded.store.root)
+        self._pack_for(recorded.packed_for(after.number))
         check_credit(recorded, recipe, after.number, self.learner)
         updated = after.version != before.version
         if updated:
@@ -201,6 +196,29 @@ class Replay:
         self.check(after)
         self.at = after.number
         return ReplayedIteration(after.number, after.digest_after, updated)
+
+    def _build(self) -> LearnerPool:
+        rl = self._workers.recipe.rl
+        exact = rl.algorithm.kl.uses_reference and rl.algorithm.kl.estimator == "full"
+        return self._workers.learner(
+            self._policy,
+            rl.update.optimizer,
+            name="learner",
+            stage=Stage.RL,
+            reference_dir=self._policy if exact else None,
+        )
+
+    def _pack_for(self, tokens: int) -> None:
+        """Go on in passes of as many ``tokens`` as an iteration had: others round differently."""
+        workers = self._workers
+        if tokens == workers.recipe.hardware.learner.micro_batch_tokens:
+            return
+        with ArtifactStore(self.recorded.store.root).scratch() as scratch:
+            self.learner.save(scratch).result()
+            workers.release(self.learner)
+            workers.recipe = with_learner(workers.recipe, micro_batch_tokens=tokens)
+            self.learner = self._build()
+            self.learner.load(str(scratch))
 
     def check(self, expected: Iteration) -> None:
         """Raise ReplayError unless the learner holds the weights of ``expected``, naming the first
@@ -230,38 +248,6 @@ def _why(expected: Iteration) -> str:
     if before in (None, now):
         return "Another machine type, other libraries or another layout round differently"
     return f"Version {before} of rl made them and this is version {now}: {why('rl', before, now)}"
-
-
-class _Learner:
-    """The policy's learner of ``workers``, in passes of as many tokens as an iteration had."""
-
-    def __init__(self, workers: Workers, policy: Path) -> None:
-        self._workers, self._policy = workers, policy
-        self.pool = self._build()
-
-    def pack_for(self, tokens: int, store: str) -> None:
-        """Go on in passes of ``tokens`` tokens, since others round differently. ``store``: root of
-        the store in which the state is put down meanwhile."""
-        recipe = self._workers.recipe
-        if tokens == recipe.hardware.learner.micro_batch_tokens:
-            return
-        with ArtifactStore(store).scratch() as scratch:
-            self.pool.save(scratch).result()
-            self._workers.release(self.pool)
-            self._workers.recipe = with_learner(recipe, micro_batch_tokens=tokens)
-            self.pool = self._build()
-            self.pool.load(str(scratch))
-
-    def _build(self) -> LearnerPool:
-        rl = self._workers.recipe.rl
-        exact = rl.algorithm.kl.uses_reference and rl.algorithm.kl.estimator == "full"
-        return self._workers.learner(
-            self._policy,
-            rl.update.optimizer,
-            name="learner",
-            stage=Stage.RL,
-            reference_dir=self._policy if exact else None,
-        )
 
 
 def _load_nearest(
