@@ -2,8 +2,10 @@
 how they are placed and started."""
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rlcore.engines.pool import EnginePool
@@ -12,7 +14,6 @@ from rlcore.learner.checkpoints import Learners
 from rlcore.learner.pool import LearnerFuture, LearnerPool
 from rlcore.learner.spec import TokenScores
 from rlcore.models.classifier import check_reads_ids, located
-from rlcore.models.packing import Sequences
 from rlcore.results.metrics import whole_gpus
 from rlcore.rewards.types import Scorers
 from rlcore.rl.workers import Workers
@@ -24,15 +25,15 @@ from schemas.stages import Stage
 
 @dataclass(frozen=True, slots=True)
 class RLWorkers:
-    """The long-lived workers of one RL run; ``reference`` only when the KL term is on, ``critic``
-    only when the estimator reads values. ``gpus``: that learners and engines hold together, 1
-    without any. ``side_by_side``: the learners score, and train, at the same time
-    (``have_own_places``)."""
+    """The long-lived workers of one RL run; ``reference``, ``LearnerPool.logprobs`` of the frozen
+    policy, only when the KL term is on, ``critic`` only when the estimator reads values. ``gpus``:
+    that learners and engines hold together, 1 without any. ``side_by_side``: the learners score,
+    and train, at the same time (``have_own_places``)."""
 
     learner: LearnerPool
     engines: EnginePool
     rewards: Scorers
-    reference: "LearnerPool | WithoutAdapter | None" = None
+    reference: Callable[..., LearnerFuture[TokenScores]] | None = None
     critic: LearnerPool | None = None
     environments: EnvironmentPool | None = None
     gpus: int = 1
@@ -48,20 +49,6 @@ class RLWorkers:
         """Return per trained role the FLOP/s that its ranks can reach together, None where that is
         not known."""
         return {role: learner.peak_flops() for role, learner in self.trained.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class WithoutAdapter:
-    """The reference of a policy whose adapter is trained: the weights below it, in its learner."""
-
-    policy: LearnerPool
-    gpus: float = 0.0  # of its own
-
-    def logprobs(
-        self, sequences: Sequences, temperature: float = 1.0, *, targets: str = "all"
-    ) -> LearnerFuture[TokenScores]:
-        """``LearnerPool.logprobs`` of the policy without its adapter."""
-        return self.policy.logprobs(sequences, temperature, targets=targets, reference=True)
 
 
 def start_workers(
@@ -94,18 +81,19 @@ def start_workers(
             policy, rl.update.optimizer, name="learner", stage=Stage.RL, reference_dir=below
         )
     )
-    reference = critic = None
+    frozen = critic = reference = None
     if workers.recipe.has_reference_worker:
-        reference = stopped_in_the_end(workers.reference(policy))
-    elif kl.uses_reference and not exact:
-        reference = WithoutAdapter(learner)
+        frozen = stopped_in_the_end(workers.reference(policy))
+        reference = frozen.logprobs
+    elif kl.uses_reference and not exact:  # the weights below an adapter, in the policy's learner
+        reference = partial(learner.logprobs, reference=True)
     if rl.critic is not None:
         start = _critic_start(rl.critic.init, workers.recipe, policy, reward_model)
         critic = stopped_in_the_end(
             workers.learner(start, rl.critic.optimizer, name="critic", stage=Stage.RL, head="value")
         )
     engines = workers.engines(policy)
-    shares = sum(pool.gpus for pool in (learner, reference, critic, engines) if pool is not None)
+    shares = sum(pool.gpus for pool in (learner, frozen, critic, engines) if pool is not None)
     return RLWorkers(
         learner=learner,
         engines=engines,

@@ -40,7 +40,7 @@ def with_scores(
             sequences, temperature, targets="loss_mask", entropy=True, full_kl=exact
         )
     if reference is not None and is_due and not exact:
-        calls["reference"] = lambda: reference.logprobs(sequences, temperature, targets="loss_mask")
+        calls["reference"] = lambda: reference(sequences, temperature, targets="loss_mask")
     if critic is not None:
         calls["critic"] = lambda: critic.values(sequences, targets="loss_mask")
     if workers.side_by_side:  # started before the first is waited for; no result depends on it
