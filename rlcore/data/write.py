@@ -76,10 +76,10 @@ def numbers_of(uids: np.ndarray) -> np.ndarray:
     """Return which of the rows of its uid each row is (int32, from 1), in order: equal rows that
     deduplication is configured to keep."""
     order = np.argsort(uids, kind="stable")
-    starts = np.flatnonzero(np.diff(uids[order], prepend=uids[order[:1]] + 1))  # of equal uids
-    place = np.arange(len(uids))
-    numbers = np.empty(len(uids), dtype=np.int32)
-    numbers[order] = place - starts[np.searchsorted(starts, place, side="right") - 1] + 1
+    ordered = uids[order]
+    numbers = np.ones(len(uids), dtype=np.int32)
+    for at in np.flatnonzero(ordered[1:] == ordered[:-1]).tolist():
+        numbers[order[at + 1]] = numbers[order[at]] + 1
     return numbers
 
 
