@@ -171,13 +171,6 @@ def _generator(source: ArithmeticSource) -> Generator[Problem]:
     return Generator(ARITHMETIC, lambda subset: kinds, _draw, lambda problem: problem.key)
 
 
-def solve(problem: Problem) -> str:
-    """Return the right and complete response."""
-    lines = _trace(problem)
-    assert lines is not None, f"{problem} leaves 1..{LARGEST}"
-    return "\n".join([*lines, f"#### {problem.answer}"])
-
-
 def demonstrate(problem: Problem, rates: ArithmeticSource, rng: random.Random) -> str:
     """Return a response with errors of independent kinds, each at its rate where it is possible.
 

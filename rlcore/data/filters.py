@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # What a condition sees, also where there is no row to tell the types from.
 _PROMPT_COLUMNS = {
-    **dict.fromkeys(("split", "subset", "data_source", "ability", "reward_style"), pl.String),
+    **dict.fromkeys(("split", "subset", "data_source"), pl.String),
     "prompt": MESSAGES,
-    "ground_truth": pl.String,
-    "extra_info": pl.String,
+    **dict.fromkeys(("ability", "reward_style", "ground_truth", "extra_info"), pl.String),
 }
 _Shape = tuple[tuple[str, bool], ...]  # of each message: its role, whether it has reasoning
 _TOOL = "probed_tool"
@@ -220,19 +219,8 @@ def _truncate(
 
 
 def _prompt_columns(rows: Sequence[Row]) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "split": [row.split for row in rows],
-            "subset": [row.subset for row in rows],
-            "data_source": [row.data_source for row in rows],
-            "prompt": [row.prompt for row in rows],
-            "ability": [row.ability for row in rows],
-            "reward_style": [row.reward_style for row in rows],
-            "ground_truth": [row.ground_truth for row in rows],
-            "extra_info": [row.extra_info for row in rows],
-        },
-        schema_overrides=_PROMPT_COLUMNS,
-    )
+    columns = {name: [getattr(row, name) for row in rows] for name in _PROMPT_COLUMNS}
+    return pl.DataFrame(columns, schema=_PROMPT_COLUMNS)
 
 
 def unshown_rejects(tokenizer: "ChatTokenizer", rows: list[Row]) -> tuple[list[Row], list[Reject]]:

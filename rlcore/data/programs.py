@@ -138,11 +138,6 @@ def demonstrations(source: ProgramsSource, seed: int) -> Iterator[DrawnExample[P
     )
 
 
-def solve(program: Program) -> str:
-    """Return the right and complete response."""
-    return RESPONSE.format(line=f"print({program.expression()})")
-
-
 def demonstrate(program: Program, rates: ProgramsSource, rng: random.Random) -> str:
     """Return a response with errors of independent kinds, each at its rate where it is possible.
 

@@ -15,8 +15,9 @@ Text is a turn of the user in a prompt, of the assistant in a response.
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,15 +238,16 @@ def read_preferences(
     where = f"{setting} = '{path}'"
     raw = read_file(path, section.limit, setting=setting)
     if isinstance(section, Gsm8kSolutions):
-        name, make = GSM8K, _solutions(section)
+        make = partial(_solutions, section=section)
     else:
-        name, make = section.data_source or path.rsplit("/", 1)[-1], _rankings(labels)
+        name = section.data_source or path.rsplit("/", 1)[-1]
+        make = partial(_rankings, name=name, labels=labels)
     rows: list[Ranked] = []
     rejects: list[Reject] = []
     equal = 0
     for index, values in enumerate(raw):
         try:
-            made = make(values, index, name)
+            made = make(values, index)
         except EqualResponses:
             equal += 1
         except BadRow as bad:
@@ -268,87 +270,55 @@ def _split(rows: Sequence[Ranked], fraction: float) -> list[Ranked]:
     ]
 
 
-def _solutions(section: Gsm8kSolutions) -> Callable[[dict[str, Any], int, str], list[Ranked]]:
-    """Return what makes four responses of a question of GSM8K's example model solutions, ranked by
-    their flag.
+def _solutions(row: dict[str, Any], index: int, *, section: Gsm8kSolutions) -> list[Ranked]:
+    """Return four responses of a question of GSM8K's example model solutions, ranked by their flag.
 
     A solution without a line ``A: <number>`` is malformed (its generation was cut off), any other
     that is not correct is wrong. ``A: `` becomes ``section.answer_marker``, so that the solutions
     have the form that the policy writes. Questions whose solutions rank alike are kept: the figures
     of the stage count them.
     """
-
-    def made(row: dict[str, Any], index: int, name: str) -> list[Ranked]:
-        solutions = {
-            name: value
-            for name, value in row.items()
-            if isinstance(value, dict) and {"is_correct", "solution"} <= set(value)
-        }
-        if not isinstance(row.get("question"), str) or len(solutions) < 2:
-            raise BadRow(
-                "wrong_form",
-                "it has no question with two or more model solutions {is_correct, solution}; give"
-                f" GSM8K's {SOLUTIONS_FILE}",
-            )
-        prompt = [{"role": "user", "content": f"{row['question']} {section.instruction}".rstrip()}]
-        found = _ANSWER.findall(str(row.get("ground_truth", "")))
-        truth = found[-1].replace(",", "") if found else None
-        levels = [
-            (solution_level(solution["solution"], solution["is_correct"]), solution["solution"])
-            for _, solution in sorted(solutions.items())
-        ]
-        return [
-            Ranked(
-                uid=content_uid(GSM8K, prompt, truth),
-                split="train",
-                data_source=name,
-                sample=sample,
-                prompt=prompt,
-                response=_MARKER.sub(section.answer_marker, text),
-                rank=RANKS[level],
-                level=level,
-            )
-            for sample, (level, text) in enumerate(levels)
-        ]
-
+    solutions = {
+        name: value
+        for name, value in row.items()
+        if isinstance(value, dict) and {"is_correct", "solution"} <= set(value)
+    }
+    if not isinstance(row.get("question"), str) or len(solutions) < 2:
+        raise BadRow(
+            "wrong_form",
+            "it has no question with two or more model solutions {is_correct, solution}; give"
+            f" GSM8K's {SOLUTIONS_FILE}",
+        )
+    prompt = [{"role": "user", "content": f"{row['question']} {section.instruction}".rstrip()}]
+    found = _ANSWER.findall(str(row.get("ground_truth", "")))
+    truth = found[-1].replace(",", "") if found else None
+    uid = content_uid(GSM8K, prompt, truth)
+    made = []
+    for sample, (_, solution) in enumerate(sorted(solutions.items())):
+        text = solution["solution"]
+        level = "wrong" if _ANSWER.search(text) else "malformed"
+        level = "correct" if solution["is_correct"] else level
+        response = _MARKER.sub(section.answer_marker, text)
+        made.append(Ranked(uid, "train", GSM8K, sample, prompt, response, RANKS[level], level))
     return made
 
 
-def _rankings(labels: bool) -> Callable[[dict[str, Any], int, str], list[Ranked]]:
-    """Return what makes the responses of a row in TRL's chosen/rejected or our ranked form, and
-    with ``labels`` in TRL's for KTO; they have no levels.
+def _rankings(row: dict[str, Any], index: int, *, name: str, labels: bool) -> list[Ranked]:
+    """Return the responses of a row in TRL's chosen/rejected or our ranked form, and with
+    ``labels`` in TRL's for KTO; they have no levels.
 
     Each row of a file is a separate prompt: rankings of different rows are not comparable.
     """
-
-    def made(row: dict[str, Any], index: int, name: str) -> list[Ranked]:
-        single = row.keys() >= LABELLED
-        if single and not labels:
-            raise BadRow(
-                "single",
-                "it has one response with a label, and pairs are read; set preference.algorithm to"
-                " kto, or give pairs",
-            )
-        prompt, responses = labelled_row(row) if single else ranked_row(row)
-        uid = content_uid(name, prompt, *(text for text, _ in responses), str(index))
-        return [
-            Ranked(
-                uid=uid,
-                split="train",
-                data_source=name,
-                sample=sample,
-                prompt=prompt,
-                response=text,
-                rank=rank,
-            )
-            for sample, (text, rank) in enumerate(responses)
-        ]
-
-    return made
-
-
-def solution_level(solution: str, is_correct: bool) -> str:
-    """Return the level of a model solution, given its flag."""
-    if is_correct:
-        return "correct"
-    return "wrong" if _ANSWER.search(solution) else "malformed"
+    single = row.keys() >= LABELLED
+    if single and not labels:
+        raise BadRow(
+            "single",
+            "it has one response with a label, and pairs are read; set preference.algorithm to"
+            " kto, or give pairs",
+        )
+    prompt, responses = labelled_row(row) if single else ranked_row(row)
+    uid = content_uid(name, prompt, *(text for text, _ in responses), str(index))
+    return [
+        Ranked(uid, "train", name, sample, prompt, text, rank)
+        for sample, (text, rank) in enumerate(responses)
+    ]

@@ -17,7 +17,6 @@ from rlcore.data.arithmetic import (
     is_held_out,
     kinds_of,
     prompts,
-    solve,
 )
 from rlcore.data.task_sampling import DrawnExample
 from schemas.generators import ArithmeticSource
@@ -36,6 +35,11 @@ def generate(
 @pytest.fixture(scope="module")
 def generated():
     return generate(SOURCE, seed=3)
+
+
+def solve(problem: Problem) -> str:
+    clean = {"stop_early": 0, "wrong_operation": 0, "off_result": 0, "malformed": 0}
+    return demonstrate(problem, ArithmeticSource(**clean), random.Random(0))
 
 
 def _steps(response: str) -> list[tuple[int, str, int]]:
@@ -117,7 +121,7 @@ def test_errors_come_at_their_rates() -> None:
         source, rng = ArithmeticSource(**{**base, **rates}), random.Random(0)
         return [demonstrate(problem, source, rng) for _ in range(400)]
 
-    assert set(responses()) == {solve(problem)}
+    assert set(responses()) == {"31*02:02,6=62\n62-30:02,3=32\n#### 32"}
     assert set(responses(stop_early=1)) == {"31*02:02,6=62\n#### 62"}
     share = Counter(r.count("\n") for r in responses(stop_early=0.6))[1] / 400
     assert 0.53 < share < 0.67

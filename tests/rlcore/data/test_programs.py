@@ -15,7 +15,6 @@ from rlcore.data.programs import (
     demonstrate,
     demonstrations,
     prompts,
-    solve,
 )
 from rlcore.data.rows import Row
 from rlcore.data.task_sampling import DrawnExample
@@ -42,6 +41,10 @@ def generate(
 @pytest.fixture(scope="module")
 def generated():
     return generate(SOURCE, seed=3)
+
+
+def solve(program: Program) -> str:
+    return demonstrate(program, ProgramsSource(**CLEAN), random.Random(0))
 
 
 def said(response: str, number: int) -> str | None:
