@@ -59,7 +59,7 @@ def screen(
     reasons: Dropped = {}
     if data.deduplicate != "off":
         for i, kept in exact_duplicates(rows.hashes(places)).items():
-            reasons[i] = ("duplicate", f"equals {rows.name(places[kept])}")
+            reasons[i] = ("duplicate", f"equals {rows.name(int(places[kept]))}")
     if data.deduplicate == "near":
         left = np.array([i for i in range(len(places)) if i not in reasons], dtype=np.int64)
         texts = _Texts(rows, text, places[left])
@@ -67,7 +67,7 @@ def screen(
             reasons[int(left[i])] = (
                 "near_duplicate",
                 f"shares {data.near_duplicate_jaccard:g} or more of its word 5-grams with"
-                f" {rows.name(places[left[kept]])}",
+                f" {rows.name(int(places[left[kept]]))}",
             )
     if data.decontaminate:
         train = np.flatnonzero(rows.split[places] == TRAIN)
