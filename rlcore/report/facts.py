@@ -329,12 +329,7 @@ def _restarts(run: Run, flow_run_id: str) -> list[RestartRecord]:
 
 
 def _table(run: Run, manifest: Manifest | None, name: str) -> pl.DataFrame | None:
-    if manifest is None or name not in manifest.schema_versions:
-        return None
-    try:
-        return pl.read_parquet(run.store.file(manifest, f"{name}.parquet"))
-    except ArtifactError:
-        return None
+    return None if manifest is None else run.store.glance(manifest.kind, manifest.key, name)
 
 
 def _findings(
@@ -342,18 +337,13 @@ def _findings(
 ) -> tuple[list[Finding], Sequence[tuple[str, float]]]:
     """Return the findings of the checks over what is recorded, with those that ended the run, and
     name and threshold of each check."""
-    records = run.records(RL)
     diagnosed = diagnose(run.recipe, rl)
-    try:
-        ref = run.store.find("diagnostics", records)
-        stored = [] if ref is None else run.store.table(ref, "diagnostics").to_dicts()
-    except ArtifactError:
-        stored = []
+    stored = run.store.glance("diagnostics", run.records(RL), "diagnostics")
     # An error ends an iteration before it has metrics; what an earlier attempt died of is over.
     # One of a longer run that continued here is not this run's.
     at_end = [
         row
-        for row in stored
+        for row in ([] if stored is None else stored.to_dicts())
         if row["severity"] == "fatal" and iteration < row["began"] <= run.recipe.rl.iterations
     ]
     return [*diagnosed.findings, *(Finding(**row) for row in at_end)], diagnosed.checks

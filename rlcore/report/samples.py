@@ -13,8 +13,6 @@ import polars as pl
 
 from rlcore.results.run import Run, pruned_records
 from rlcore.rewards.types import prompt_text, spoken_text
-from rlcore.store.checks import ArtifactError
-from schemas.artifacts import Manifest
 
 PROMPTS = 4  # shown
 COLUMNS = 24  # iterations whose scores are read
@@ -143,7 +141,7 @@ def scores(run: Run) -> Scores | None:
     unscored: dict[int, int] = {}
     for iteration, names in _spread(run.recorded("rewards"), COLUMNS):
         for name in names:
-            frame = _columns(run, "rewards", name, ["score"])
+            frame = run.store.glance("rewards", name, "rewards", ["score"])
             if frame is not None:
                 known = frame["score"].drop_nulls()
                 by_iteration.setdefault(iteration, []).extend(known.to_list())
@@ -176,8 +174,8 @@ def _validated(run: Run) -> pl.DataFrame | None:
         return None
     for iteration in (min(named), max(named)):
         name = named[iteration][0]
-        answers = _columns(run, "validation", name, _GREEDY, table="validation_answers")
-        scored = _columns(run, "validation", name, _SCORED, table="validation_rewards")
+        answers = run.store.glance("validation", name, "validation_answers", _GREEDY)
+        scored = run.store.glance("validation", name, "validation_rewards", _SCORED)
         if answers is None or scored is None:
             return None
         rows = answers.join(scored, on="trajectory_id", maintain_order="left")
@@ -190,14 +188,14 @@ def _sampled(run: Run) -> pl.DataFrame | None:
     """Return the first sample of each prompt of the newest iteration that can be read: not the best
     one, nor the worst."""
     for _, (name, *_) in sorted(run.recorded("rollouts").items(), reverse=True):
-        answers = _columns(run, "rollouts", name, _ANSWERS)
+        answers = run.store.glance("rollouts", name, "rollouts", _ANSWERS)
         if answers is None:
             continue
         answers = answers.filter(pl.col("sample") == 0)
-        played = _columns(run, "rollouts", name, ["trajectory_id", "turns"], table="episodes")
+        played = run.store.glance("rollouts", name, "episodes", ["trajectory_id", "turns"])
         if played is not None:
             answers = _with_turns(answers, played)
-        scored = _columns(run, "rewards", name, _SCORED)
+        scored = run.store.glance("rewards", name, "rewards", _SCORED)
         if scored is None:
             nothing = {"trajectory_id": pl.String, "score": pl.Float64, "outcome": pl.String}
             scored = pl.DataFrame(schema=nothing)
@@ -221,42 +219,15 @@ def _spread(named: dict[int, list[str]], most: int) -> list[tuple[int, list[str]
     return [(step, named[step]) for step in steps]
 
 
-def _peek(run: Run, kind: str, name: str) -> Manifest | None:
-    try:
-        return run.store.peek(kind, name)
-    except ArtifactError:
-        return None
-
-
-def _columns(
-    run: Run, kind: str, name: str, columns: list[str], table: str = ""
-) -> pl.DataFrame | None:
-    """Return columns of a record's table (default: ``kind``); None where it is gone or damaged, as
-    while a run is under way.
-
-    The contract of the table is not checked: reading its other columns would take the time.
-    """
-    manifest, file = _peek(run, kind, name), f"{table or kind}.parquet"
-    if manifest is None or file not in manifest.files:
-        return None
-    try:
-        return pl.read_parquet(run.store.file(manifest, file), columns=columns)
-    except (ArtifactError, FileNotFoundError):
-        return None
-
-
 def _prompts(run: Run, uids: list[str]) -> dict[str, tuple[str, str | None]]:
     """Return text and ground truth by uid, of the dataset that the newest rollouts name."""
     named = run.recorded("rollouts")
-    manifest = _peek(run, "rollouts", named[max(named)][0]) if named else None
-    ref = None if manifest is None else manifest.parents.get("dataset")
-    dataset = None if ref is None else _peek(run, ref.kind, ref.key)
-    if dataset is None:
+    newest = [f"rollouts/{named[max(named)][0]}"] if named else []
+    made = run.store.read_manifests(newest, lambda damage: None)
+    ref = made[0].parents.get("dataset") if made else None
+    shown = ["uid", "prompt", "ground_truth"]
+    frame = ref and run.store.glance(ref.kind, ref.key, "prompts", shown)
+    if frame is None:
         return {}
-    try:
-        path = run.store.file(dataset, "prompts.parquet")
-    except ArtifactError:
-        return {}
-    frame = pl.read_parquet(path, columns=["uid", "prompt", "ground_truth"])
     rows = frame.filter(pl.col("uid").is_in(uids)).iter_rows()
     return {uid: (prompt_text(messages), truth) for uid, messages, truth in rows}

@@ -11,7 +11,6 @@ from rlcore.report.text import PHASES
 from rlcore.results.metrics import KIND
 from rlcore.results.run import RL, Run
 from rlcore.rl.metrics import AHEAD, LOOP, STEP, TIMING, WAIT
-from rlcore.store.checks import DamagedArtifact
 from rlcore.store.tables import polars_schema
 
 WORDS = PHASES | {WAIT: "waiting for rows", "record": "record"}
@@ -109,15 +108,9 @@ def timeline_of(run: Run, rl: pl.DataFrame) -> Timeline | None:
 
 
 def _spans(run: Run, names: Iterable[str]) -> pl.DataFrame:
-    frames = [pl.DataFrame(schema=polars_schema("spans"))]
-    for name in names:
-        try:
-            ref = run.store.find(KIND, f"{run.records(RL)}/{name}")
-            if ref is not None and "spans" in ref.rows:
-                frames.append(run.store.table(ref, "spans"))
-        except DamagedArtifact:  # a run has its report without them
-            continue
-    return pl.concat(frames)
+    found = [run.store.glance(KIND, f"{run.records(RL)}/{name}", "spans") for name in names]
+    nothing = pl.DataFrame(schema=polars_schema("spans"))
+    return pl.concat([nothing, *(frame for frame in found if frame is not None)])
 
 
 def _merged(bars: Iterable[Bar]) -> list[tuple[float, float]]:

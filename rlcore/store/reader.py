@@ -107,6 +107,22 @@ class ArtifactReader:
         contract was checked when it was written. Raises as ``table``."""
         return self._table_file(ref, name)[1]
 
+    def glance(
+        self, kind: str, key: str, table: str, columns: list[str] | None = None
+    ) -> pl.DataFrame | None:
+        """Return a table of a record, or ``columns`` of it, as it is now; None where it is gone,
+        damaged, or has no such table: for what tells of a run that may be under way.
+
+        Its digest is verified; its contract is not, which would take reading all columns.
+        """
+        try:
+            manifest = self.peek(kind, key)
+            if manifest is None or table not in manifest.rows:
+                return None
+            return pl.read_parquet(self.file(manifest, f"{table}.parquet"), columns=columns)
+        except (ArtifactError, FileNotFoundError):
+            return None
+
     def _table_file(self, ref: ArtifactRef, name: str) -> tuple[Manifest, Path]:
         manifest = self.manifest(ref)
         _check_has_table(manifest, name, self._files.uri(location(ref.kind, ref.key)))
