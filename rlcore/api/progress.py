@@ -89,16 +89,12 @@ class TrainingBar:
 
     def show(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Show the figures of an iteration (from 1), whose ``metrics`` have verl's names."""
-        reward = metrics.get("critic/score/mean")
-        rate = metrics.get("perf/total_tokens_per_s")
-        figures = "  ".join(
-            text
-            for value, text in (
-                (reward, f"reward {reward or 0.0:.3f}"),
-                (rate, f"{rate or 0.0:,.0f} tokens/s"),
-            )
-            if value is not None
-        )
+        forms = {
+            "critic/score/mean": "reward {:.3f}",
+            "perf/total_tokens_per_s": "{:,.0f} tokens/s",
+        }
+        shown = [form.format(metrics[name]) for name, form in forms.items() if name in metrics]
+        figures = "  ".join(shown)
         self._bar.update(self._task, completed=iteration, figures=figures)
         if self._lines and (monotonic() - self._shown_s > LINE_EVERY_S or iteration == self._total):
             self._shown_s = monotonic()

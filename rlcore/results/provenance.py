@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -57,7 +58,7 @@ def record_recipe(store: ArtifactStore, recipe: Recipe, lineage: Lineage) -> Art
         "iterations": recipe.rl.iterations,
         TRUSTS: recipe.model.trust_remote_code,
     }
-    return _keep(store, RECIPE, recipe_digest(recipe), {RECIPE_FILE: text}, lineage, about)
+    return _keep(store, RECIPE, recipe_digest(recipe), RECIPE_FILE, text, lineage, about)
 
 
 def record_code(store: ArtifactStore, lineage: Lineage) -> ArtifactRef:
@@ -65,7 +66,7 @@ def record_code(store: ArtifactStore, lineage: Lineage) -> ArtifactRef:
     about = {"fingerprint": lineage.code_fingerprint, **code_state()}
     text = json.dumps(about, indent=2) + "\n"
     key = hashlib.sha256(text.encode()).hexdigest()
-    return _keep(store, CODE, key, {CODE_FILE: text}, lineage, {})
+    return _keep(store, CODE, key, CODE_FILE, text, lineage, {})
 
 
 def record_inputs(
@@ -192,17 +193,16 @@ def _keep(
     store: ArtifactStore,
     kind: str,
     key: str,
-    files: Mapping[str, str],
+    file: str,
+    text: str,
     lineage: Lineage,
     metadata: Mapping[str, Any],
 ) -> ArtifactRef:
-    """Return the artifact as it is; write ``files`` where there is none, or a damaged one."""
+    """Return the artifact as it is; write ``text`` as its ``file`` where there is none, or a
+    damaged one."""
     if (found := store.find_or_discard(kind, key, logger.warning)) is not None:
         return found
     with store.scratch() as scratch:
-        for name, text in files.items():
-            (scratch / name).write_text(text, encoding="utf-8")
-        made = Lineage(
-            lineage.recipe_digest, lineage.code_fingerprint, {}, lineage.producer, metadata
-        )
+        (scratch / file).write_text(text, encoding="utf-8")
+        made = replace(lineage, parents={}, metadata=metadata)
         return store.put(kind, key, directory=scratch, lineage=made)

@@ -235,18 +235,13 @@ class Run:
             )
         return self.store.table(ref, table)
 
-    @property
-    def _rounds(self) -> dict[tuple[int, int], str]:
-        """The keys of recorded rollouts by iteration and round."""
-        return {
-            (iteration, int(name.rpartition("/")[2].partition("-")[2] or 0)): name
-            for iteration, names in self.recorded("rollouts").items()
-            for name in names
-        }
-
     def _read(self, kind: str, iteration: int | None) -> pl.DataFrame:
         """Return the tables of ``kind`` made from the rollouts that are recorded now."""
-        rounds = self._rounds
+        rounds = {
+            (number, int(name.rpartition("/")[2].partition("-")[2] or 0)): name
+            for number, names in self.recorded("rollouts").items()
+            for name in names
+        }
         known = sorted({number for number, _ in rounds})
         if iteration is not None and iteration not in known:
             there = f"it has {known[0]} to {known[-1]}" if known else "it has none yet"
@@ -263,7 +258,8 @@ class Run:
         for (number, round_), name in sorted(rounds.items()):
             if iteration in (None, number) and not (kind == "advantages" and round_):
                 frames += _table_of_round(self.store, kind, name, number, round_)
-        return pl.concat(frames) if frames else _no_rows(kind)
+        nothing = _placed(pl.DataFrame(schema=polars_schema(kind)), kind, 0, 0)
+        return pl.concat(frames) if frames else nothing
 
 
 def pruned_records(run: Run, kind: str) -> dict[int, str]:
@@ -292,11 +288,6 @@ def _table_of_round(
             if recorded is None or recorded.sha256 != parent.sha256:
                 return []
     return [_placed(store.table(ref, kind), kind, iteration, round_)]
-
-
-def _no_rows(kind: str) -> pl.DataFrame:
-    """Return a table ``kind`` as ``_table_of_round`` does, without rows."""
-    return _placed(pl.DataFrame(schema=polars_schema(kind)), kind, 0, 0)
 
 
 def _placed(frame: pl.DataFrame, kind: str, iteration: int, round_: int) -> pl.DataFrame:

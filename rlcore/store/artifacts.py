@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -124,10 +125,7 @@ class ArtifactStore(ArtifactReader):
         entries = {name: _entry(content) for name, content in contents.items()}
         manifest = _manifest(kind, key, tables, entries, lineage)
 
-        def fence() -> AbstractContextManager[None]:
-            return self._fence(key)
-
-        if not self._files.publish(place, contents, manifest, fence):
+        if not self._files.publish(place, contents, manifest, partial(self._fence, key)):
             winner = self.find(kind, key)
             if winner is None:
                 raise ArtifactError(f"{uri} is being written and removed by other processes; rerun")

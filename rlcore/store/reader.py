@@ -125,7 +125,11 @@ class ArtifactReader:
 
     def _table_file(self, ref: ArtifactRef, name: str) -> tuple[Manifest, Path]:
         manifest = self.manifest(ref)
-        _check_has_table(manifest, name, self._files.uri(location(ref.kind, ref.key)))
+        if name not in manifest.schema_versions:
+            there = ", ".join(manifest.schema_versions) or "no tables"
+            near = did_you_mean(name, manifest.schema_versions)
+            uri = self._files.uri(location(ref.kind, ref.key))
+            raise UserError(f"{uri} has no table {name!r}; it holds {there}{near}")
         return manifest, self.file(manifest, f"{name}.parquet")
 
     def directory(self, ref: ArtifactRef) -> Path:
@@ -234,13 +238,6 @@ class ArtifactReader:
 
     def _ref(self, manifest: Manifest) -> ArtifactRef:
         return manifest.ref(self._files.uri(location(manifest.kind, manifest.key)))
-
-
-def _check_has_table(manifest: Manifest, name: str, uri: str) -> None:
-    if name not in manifest.schema_versions:
-        there = ", ".join(manifest.schema_versions) or "no tables"
-        near = did_you_mean(name, manifest.schema_versions)
-        raise UserError(f"{uri} has no table {name!r}; it holds {there}{near}")
 
 
 def _not_there(uri: str, found: Manifest | None, asked: ArtifactRef) -> ArtifactError:
