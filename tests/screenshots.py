@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
@@ -54,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 def pictures(home: Path, port: int, folder: Path) -> Iterator[Path]:
     """Yield the path of each picture, taken of the server at ``port`` whose folder is ``home``."""
     url = client_settings(home, port)["PREFECT_API_URL"]
-    own = {PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: password(home)}
+    own: Any = {PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: password(home)}
     base = url.removesuffix("/api")
     with (
         temporary_settings(own),

@@ -38,8 +38,8 @@ def generated():
 
 
 def solve(problem: Problem) -> str:
-    clean = {"stop_early": 0, "wrong_operation": 0, "off_result": 0, "malformed": 0}
-    return demonstrate(problem, ArithmeticSource(**clean), random.Random(0))
+    clean = ArithmeticSource(stop_early=0, wrong_operation=0, off_result=0, malformed=0)
+    return demonstrate(problem, clean, random.Random(0))
 
 
 def _steps(response: str) -> list[tuple[int, str, int]]:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -77,7 +78,8 @@ def test_a_row_shows_boundaries_mask_and_ids_and_no_control_characters() -> None
             return "".join({5: "a", 6: "b\x1b\n", 7: "c"}[token] for token in ids)
 
     row = {"uid": "u", "data_source": "s", "token_ids": [5, 6, 7], "loss_mask": [False, True, True]}
-    assert list(example_lines(row, Tokenizer())) == [
+    tokenizer: Any = Tokenizer()
+    assert list(example_lines(row, tokenizer)) == [
         "s, uid u: 3 tokens, 2 of them learnt",
         "    ab\\x1b",
         "    c",

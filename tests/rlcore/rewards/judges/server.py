@@ -73,7 +73,7 @@ class JudgeServer:
     """Serves ``answer(request body, number of the request from 1)``; ``requests``, ``times``,
     ``headers`` and ``keys`` hold what came, ``most`` how many were under way at a time."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, port: int = 0) -> None:
         self.answer = answer
         self.requests: list[dict[str, Any]] = []
         self.times: list[float] = []
@@ -83,7 +83,7 @@ class JudgeServer:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         handler = type("Handler", (_Handler,), {"judge": self})
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", port), handler)
         self._http.daemon_threads = True
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
