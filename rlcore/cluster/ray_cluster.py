@@ -52,6 +52,7 @@ logger = logging.getLogger(__name__)
 LABEL = "RLP_WORKER"
 _NAMESPACE = b"rl-pipeline"
 _KV_S = 2.0
+_KILL_S = 2.0  # for Ray to end an actor
 _NOT_UP = ("timed out during startup", "Deadline Exceeded")  # what ``ray.init`` says
 _BEYOND = os.environ.get(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "1")  # of an existing cluster
 _RAYS_OWN = (ray_constants.PROCESS_TYPE_GCS_SERVER, ray_constants.PROCESS_TYPE_RAYLET)
@@ -201,9 +202,11 @@ class RayWorker:
         """Kill the actor's process, and on this host those that it has started: a process that
         was killed leaves them behind."""
         self.stopped = True
-        started = labelled(LABEL, self._label)
+        actor, labelled_ones = self.process(), labelled(LABEL, self._label)
         ray.kill(self._actor, no_restart=True)
-        end(started)
+        # Of an actor that ends by our signal Ray tells the user that it died.
+        psutil.wait_procs([actor] if actor else [], timeout=_KILL_S)
+        end(labelled_ones)
 
     def process(self) -> psutil.Process | None:
         """Return the actor's process; None where it has not come up, or ended."""

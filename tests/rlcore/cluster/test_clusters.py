@@ -2,9 +2,12 @@
 
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
+import ray
 from ray._private import worker as ray_worker
 from ray.actor import ActorClass
 
@@ -193,6 +197,34 @@ def test_a_dead_worker_is_distinguished_from_a_slow_one(on_ray: RayCluster) -> N
     worker = on_ray.spawn(PROBE, 0, name="mortal-probe", placement=PLAIN)
     with pytest.raises(WorkerDied, match="'mortal-probe' died during die"):
         worker.start("die").result(60)
+
+
+def test_of_a_worker_that_was_stopped_nobody_says_that_it_died(
+    on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray spoke of the OOM killer after every stage, as a learner ended before Ray's kill did."""
+    kill, said, timers = ray.kill, list[str](), list[threading.Timer]()
+
+    def late(*given: Any, **options: Any) -> None:
+        timers.append(threading.Timer(0.5, kill, given, options))
+        timers[-1].start()
+
+    def listen(data: dict[str, Any], **_: Any) -> None:
+        said.extend(data["lines"])
+
+    monkeypatch.setattr(ray, "kill", late)
+    monkeypatch.setattr(ray_worker, "print_to_stdstream", listen)
+    placement = Placement(env={"PROBE": "labelled"})
+    stopped, killed = (on_ray.spawn(PROBE, 0, name="p", placement=placement) for _ in range(2))
+    pids = [worker.start("step", [0.0]).result(60) for worker in (stopped, killed)]
+    stopped.stop()
+    timers[0].join()
+    os.kill(pids[1], signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while f"Worker PID: {pids[1]}" not in "".join(said):  # what Ray says comes in order
+        assert time.monotonic() < deadline, said
+        time.sleep(0.2)
+    assert f"Worker PID: {pids[0]}" not in "".join(said)
 
 
 WHILE_RAY_STARTS = """
