@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.data.screen import REMEDIES
+from rlcore.data.rows import REMEDIES
 
 COLUMNS = ("source", "split", "subset", "reason", "figure", "value")  # of ``figures``
 

@@ -12,8 +12,8 @@ import polars as pl
 from rlcore.data.combine import TEST, TRAIN, Gathered, counts_of
 from rlcore.data.prepare_part import ASKED, SAID, SPLITS, Prepared, Work, prepare_part
 from rlcore.data.read import parts_of
-from rlcore.data.rows import Reject
-from rlcore.data.screen import check_rejects, screen
+from rlcore.data.rows import Reject, check_rejects
+from rlcore.data.screen import screen
 from rlcore.data.split import NO_DEMONSTRATIONS, first_for_test, last_for_validation, no_prompts
 from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
 from rlcore.envs.process import tools_of

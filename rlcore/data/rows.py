@@ -1,13 +1,30 @@
 """The types of a row on its way from a source to the tables: raw, normalised, rejected."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlcore.models.chat import REASONING, Message, Tools
+from schemas.data import DataSection
+from schemas.errors import UserError
 
 CONTENT_CHARS = 2000  # of a rejected row, kept for reading
+REMEDIES = {
+    "over_length": "raise data.max_prompt_tokens or set data.over_length to a truncation",
+    "over_length_demonstration": "raise sft.max_tokens",
+    "filter": "loosen data.filters",
+    "duplicate": "set data.deduplicate to 'off'",
+    "near_duplicate": "raise data.near_duplicate_jaccard or set data.deduplicate to 'exact'",
+    "contaminated": "remove the rows that the test split holds, or set data.decontaminate to false",
+    "null_ground_truth": "fill reward_model.ground_truth",
+    "template_rewrites_history": "set model.chat_template",
+    "template_opens_otherwise": "set model.chat_template",
+    "not_shown": "set model.chat_template to one that shows it, or remove it from the rows",
+    "untrained_turn": "remove those turns",
+    "template": "set model.chat_template or fix the rows",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +111,25 @@ def said(messages: Iterable[Message]) -> str:
     """Return all that ``messages`` say, reasoning included, a line break between them."""
     texts = ((message.get(REASONING[0]), message["content"]) for message in messages)
     return "\n".join(text for pair in texts for text in pair if text is not None)
+
+
+def check_rejects(rejects: Sequence[Reject], totals: dict[str, int], data: DataSection) -> None:
+    """Raise ``UserError`` when a source loses more than ``data.max_reject_fraction`` of its rows.
+
+    The error has the number, the most frequent reason with an example, and the remedy.
+    """
+    for source, total in totals.items():
+        lost = [reject for reject in rejects if reject.source == source]
+        count = len({reject.row for reject in lost})
+        if not count or count <= data.max_reject_fraction * total:
+            continue
+        # A row may be rejected as a prompt and as a demonstration: it counts once.
+        by_row = dict.fromkeys((reject.row, reject.reason) for reject in lost)
+        reason, times = Counter(reason for _, reason in by_row).most_common(1)[0]
+        example = next(reject for reject in lost if reject.reason == reason)
+        raise UserError(
+            f"{source}: {count} of {total} rows rejected, over data.max_reject_fraction ="
+            f" {data.max_reject_fraction:g}; {times} for '{reason}', as row {example.row}:"
+            f" {example.detail}; {REMEDIES.get(reason, 'fix the rows')}, or raise"
+            " data.max_reject_fraction"
+        )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from rlcore.data.filters import check_conditions, worded_rejects
 from rlcore.data.read import FIRST_ROWS, Peek, peek
-from rlcore.data.screen import check_rejects
+from rlcore.data.rows import check_rejects
 from rlcore.data.sources import count_rows
 from rlcore.data.split import NO_DEMONSTRATIONS, no_prompts
 from rlcore.rl.ptx import ptx_texts

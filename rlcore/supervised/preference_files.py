@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 
 from rlcore.data.conversation import conversation_of
-from rlcore.data.rows import BadRow, Reject, said, shown
-from rlcore.data.screen import check_rejects
+from rlcore.data.rows import BadRow, Reject, check_rejects, said, shown
 from rlcore.data.sources import GSM8K, read_file
 from rlcore.data.split import content_uid, draw_of, last_for_validation
 from rlcore.models.chat import REASONING, Message

@@ -1,18 +1,16 @@
-"""What repeats training or evaluation is dropped by name, and a data set that loses much stops."""
+"""What repeats training or evaluation is dropped by name."""
 
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pytest
 
 from rlcore.data.combine import Gathered
 from rlcore.data.dedup import text_hash
 from rlcore.data.prepare_part import ASKED, HASHES, SAID, SPLITS, Kept, PartColumns
-from rlcore.data.rows import Reject, Row
-from rlcore.data.screen import check_rejects, screen
+from rlcore.data.rows import Row
+from rlcore.data.screen import screen
 from schemas.data import DataSection, FileSource
-from schemas.errors import UserError
 
 LEAKED = "In a far away harbour seven red ships carry forty crates of tea each day"
 
@@ -99,41 +97,3 @@ def test_another_solution_of_one_question_is_no_repetition() -> None:
 def test_a_demonstration_whose_question_is_held_out_is_dropped() -> None:
     found = screened([row(LEAKED, 0, answer="#### 280")], {"test": [LEAKED]}, section())
     assert found[0][1].startswith("shares its words with the test prompt: In a")
-
-
-def reject(index: int, reason: str = "filter") -> Reject:
-    return Reject("rows.jsonl", index, reason, f"detail {index}", "")
-
-
-def test_a_loss_up_to_the_bound_is_accepted() -> None:
-    check_rejects([reject(0)], {"rows.jsonl": 10, "other.jsonl": 1}, section())
-    check_rejects([], {"rows.jsonl": 0}, section(max_reject_fraction=0.0))
-
-
-def test_a_loss_above_the_bound_names_its_main_reason_and_remedy() -> None:
-    rejects = [reject(0), reject(3, "over_length"), reject(4, "over_length")]
-    with pytest.raises(UserError) as error:
-        check_rejects(rejects, {"rows.jsonl": 10}, section())
-    assert str(error.value) == (
-        "rows.jsonl: 3 of 10 rows rejected, over data.max_reject_fraction = 0.1; 2 for"
-        " 'over_length', as row 3: detail 3; raise data.max_prompt_tokens or set data.over_length"
-        " to a truncation, or raise data.max_reject_fraction"
-    )
-
-
-def test_a_row_rejected_as_prompt_and_as_demonstration_is_one_row() -> None:
-    rejects = [reject(0), reject(0, "over_length_demonstration")]
-    check_rejects(rejects, {"rows.jsonl": 10}, section())
-
-
-def test_a_reason_is_counted_by_rows_not_by_rejects() -> None:
-    """Each row is dropped as a prompt and as a demonstration: "198 for 'duplicate'" of 100 rows."""
-    rejects = [reject(i, "duplicate") for i in range(1, 100) for _ in range(2)]
-    rejects += [reject(0, "wrong_type")]
-    with pytest.raises(UserError, match=r"100 of 100 rows rejected, .*; 99 for 'duplicate', as"):
-        check_rejects(rejects, {"rows.jsonl": 100}, section())
-
-
-def test_one_bad_source_is_not_hidden_by_a_large_good_one() -> None:
-    with pytest.raises(UserError, match=r"^rows\.jsonl: 1 of 2 rows rejected"):
-        check_rejects([reject(0, "odd")], {"big.jsonl": 1000, "rows.jsonl": 2}, section())
