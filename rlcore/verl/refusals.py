@@ -1,6 +1,5 @@
 """What a verl run asks for and has no counterpart as a whole: no part of it is translated."""
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,37 @@ from rlcore.verl.batches import files
 from rlcore.verl.settings import ACTOR, MODEL, VerlRun
 from schemas.errors import UserError
 
+# Objectives of verl, by the values that choose them, which have no counterpart.
+ESTIMATOR, LOSS = "algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"
+OBJECTIVES: dict[str, dict[str, str]] = {
+    ESTIMATOR: {
+        "gdpo": "GDPO",
+        "gpg": "GPG",
+        "grpo_passk": "GRPO on pass@k",
+        "opo": "OPO",
+        "optimal_token_baseline": "the optimal token baseline",
+        "tir_optimal_token_baseline": "the optimal token baseline",
+    },
+    LOSS: {
+        "clip_cov": "Clip-Cov",
+        "dppo_kl": "DPPO",
+        "dppo_tv": "DPPO",
+        "dro": "DRO",
+        "geo_mean": "GMPO",
+        "gpg": "GPG",
+        "kl_cov": "KL-Cov",
+        "sapo": "SAPO",
+    },
+}
 MEDIA = {"data.image_key": "images or video", "data.video_key": "video", "data.audio_key": "audio"}
 PICTURED = ("geo3k", "geometry3k")  # datasets of images, by the names of their files
-# Of verl's learner, that shard layers and not only data.
-ENGINES = {"automodel", "hyperparallel", "megatron", "mindspeed", "mindspeedllm", "torchtitan"}
-OBJECTIVES = {
-    "distillation.enabled": "distillation",
-    f"{MODEL}.mtp.enable": "multi-token prediction",
+ENGINES = {  # of verl's learner, that shard layers and not only data
+    "automodel": "AutoModel",
+    "hyperparallel": "HyperParallel",
+    "megatron": "Megatron",
+    "mindspeed": "MindSpeed",
+    "mindspeedllm": "MindSpeed",
+    "torchtitan": "TorchTitan",
 }
 REMEDIES = {
     "objective": "take an objective that `rl-pipeline algorithms` lists",
@@ -33,10 +56,7 @@ def refuse(run: VerlRun, config_files: Sequence[str], *, defaults: bool) -> None
     ``config_files``: verl's, by flag. ``defaults``: ``run`` lists verl's defaults too, among which
     ``data.image_key`` is set for text as well.
     """
-    found = [
-        ("objective", what, f"{key} = True") for key, what in OBJECTIVES.items() if run.flag(key)
-    ]
-    found += list(_engines(run, config_files, defaults=defaults))[:1]
+    found = [*_objectives(run), *_engines(run, config_files, defaults=defaults)]
     found += [
         ("media", what, f"{key} = {run.get(key)}")
         for key, what in MEDIA.items()
@@ -68,19 +88,43 @@ def media(run: VerlRun) -> dict[str, Any]:
 
 def _columns(run: VerlRun) -> set[str]:
     """Return the columns of the training files that are here."""
-    here = [file for file in files(run, "data.train_files") if Path(file).is_file()]
-    tables = [file for file in here if file.endswith(".parquet")]
-    return {column for file in tables for column in pl.read_parquet_schema(file)}
+    here = [Path(file) for file in files(run, "data.train_files")]
+    return {
+        column
+        for file in here
+        if file.suffix == ".parquet" and file.is_file()
+        for column in pl.read_parquet_schema(file)
+    }
+
+
+def _objectives(run: VerlRun) -> Iterator[tuple[str, str, str]]:
+    named: set[str] = set()
+    if run.flag("distillation.enabled"):
+        yield "objective", "distillation", "distillation.enabled = True"
+    for key, names in OBJECTIVES.items():
+        value = run.get(key)
+        if value in names and names[value] not in named:
+            named.add(names[value])
+            yield "objective", names[value], f"{key} = {value}"
+    if run.flag(f"{MODEL}.mtp.enable"):
+        yield "objective", "multi-token prediction", f"{MODEL}.mtp.enable = True"
 
 
 def _engines(
     run: VerlRun, config_files: Sequence[str], *, defaults: bool
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the engine by each setting that tells of it."""
-    keys = ("model_engine", f"{ACTOR}.strategy")
-    told = [(str(run.get(key)), f"{key} = {run.get(key)}") for key in keys]
-    told += [(flag, flag) for flag in config_files if flag.startswith("--config-name")]
-    told += [(key, f"{key} = {run.shown(key)}") for key in run.values if not defaults]
-    for text, setting in told:
-        for name in ENGINES.intersection(re.split(r"[._=]", text)):
-            yield "engine", name, setting
+    """Yield the engine by the first setting that tells of it."""
+    for key in ("model_engine", f"{ACTOR}.strategy"):
+        if (value := run.get(key)) in ENGINES:
+            yield "engine", ENGINES[value], f"{key} = {value}"
+            return
+    for flag in config_files:
+        for name, engine in ENGINES.items():
+            if flag.startswith("--config-name") and f"_{name}_" in flag:
+                yield "engine", engine, flag
+                return
+    for key in () if defaults else run.values:
+        for name, engine in ENGINES.items():
+            if f".{name}." in key:
+                yield "engine", engine, f"{key} = {run.shown(key)}"
+                return

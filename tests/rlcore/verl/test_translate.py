@@ -150,7 +150,7 @@ def test_gspo_without_clips_gets_the_papers_not_verls() -> None:
         (["env.rolout.n=8"], ["did you mean 'env.rollout.n'"]),
         (["~trainer.loger"], ["did you mean 'trainer.logger'"]),
         (["algorithm.adv_estimator=grpoo"], ["grpoo", "did you mean 'grpo'"]),
-        ([f"{ACTOR}.policy_loss.loss_mode=gpg"], ["loss_mode = 'gpg' has no counterpart"]),
+        ([f"{ACTOR}.policy_loss.loss_mode=gpg"], ["the run needs GPG", "loss_mode = gpg"]),
         ([f"{ACTOR}.use_kl_loss=True", "algorithm.use_kl_in_reward=True"], ["both", "one KL"]),
         ([f"{ACTOR}.ppo_mini_batch_size=24"], ["24 does not divide", "train_batch_size = 64"]),
         ([f"{ROLLOUT}.n=4", "env.rollout.n=8"], ["n = 4", "n = 8", "set one of them"]),
