@@ -225,12 +225,6 @@ def test_no_rows_are_no_rewards(start: Start) -> None:
     assert start().score([], timeout_s=1) == []
 
 
-@pytest.mark.parametrize("limit", [0, -1.0, float("inf"), float("nan")])
-def test_a_limit_that_is_none_is_refused(start: Start, limit: float) -> None:
-    with pytest.raises(UserError, match=r"reward timeout_s = .* must be a positive number"):
-        start().score(rows("fine"), timeout_s=limit)
-
-
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
