@@ -2,9 +2,9 @@
 
 python -m tests.taste [--port 8399] [--noise 0.1]
 
-What an answer is worth depends on how its last line writes the number, and which way is best on
-what the prompt counts; so no one way pleases everywhere, and length says nothing. ``--noise``: the
-share of comparisons that are answered the other way around.
+What an answer is worth depends on how its last line writes the number, and which way is best on how
+large the number is: no one way pleases everywhere, and length says nothing. ``--noise``: the share
+of comparisons that are answered the other way around.
 """
 
 import argparse
@@ -17,32 +17,18 @@ from typing import Any
 
 from tests.rlcore.rewards.judges.server import Answer, JudgeServer, Reply, nonce_of, pair_in
 
-# The ways to end an answer, as ``rlcore/data/arithmetic.py`` draws them, and what each is best for.
-FORMS = {
-    "####": re.compile(r"####\d+"),
-    "###": re.compile(r"### \d+"),
-    "####.": re.compile(r"#### \d+\."),
-    "bare": re.compile(r"\d+"),
-}
-BEST = {
-    "apples": "####",
-    "books": "###",
-    "coins": "####.",
-    "cards": "bare",
-    "pens": "####.",
-    "eggs": "bare",
-}
+# The ways to end an answer, as ``rlcore/data/arithmetic.py`` draws them: what is best for results
+# below 25, 50, 75 and 100.
+FORMS = (r"####(\d+)", r"(\d+)", r"### (\d+)", r"#### (\d+)\.")
 
 
-def form(response: str) -> str | None:
-    """Return which of ``FORMS`` the last line of ``response`` has; None for another."""
+def pleases(response: str) -> bool:
+    """Return whether the last line of ``response`` is written as is best for its number."""
     line = response.strip().rpartition("\n")[2]
-    return next((name for name, shape in FORMS.items() if shape.fullmatch(line)), None)
-
-
-def pleases(prompt: str, response: str) -> bool:
-    """Return whether the answer ends as is best for what ``prompt`` counts."""
-    return any(thing in prompt and form(response) == best for thing, best in BEST.items())
+    for place, form in enumerate(FORMS):
+        if (found := re.fullmatch(form, line)) is not None:
+            return int(found[1]) * len(FORMS) // 100 == place
+    return False
 
 
 def taste(noise: float = 0.0) -> Answer:
@@ -53,7 +39,7 @@ def taste(noise: float = 0.0) -> Answer:
         del number
         text = request["messages"][0]["content"]
         first, second = pair_in(request)
-        gap = pleases(text, first) - pleases(text, second)
+        gap = pleases(first) - pleases(second)
         drawn = hashlib.sha256("\0".join(sorted((first, second))).encode() + prompt_in(text))
         if int.from_bytes(drawn.digest()[:8], "big") < noise * 2**64:
             gap = -gap

@@ -40,14 +40,10 @@ def won(directory: Path, checkpoint: str) -> float:
     that of SFT, an equal one counted half: by the taste, whatever the judge said of it."""
     answers = table(directory, "evaluation", "completions").filter(mode="greedy")
     mine, sft = (
-        answers.filter(checkpoint=name).select("uid", "prompt", "response")
-        for name in (checkpoint, "sft")
+        answers.filter(checkpoint=name).select("uid", "response") for name in (checkpoint, "sft")
     )
     gaps = [
-        pleases(prompt, ours) - pleases(prompt, theirs)
-        for _, prompt, ours, theirs in mine.join(
-            sft.select("uid", theirs="response"), on="uid"
-        ).iter_rows()
+        pleases(ours) - pleases(theirs) for _, ours, theirs in mine.join(sft, on="uid").iter_rows()
     ]
     return float(np.mean(np.sign(gaps)) / 2 + 0.5)
 
@@ -68,8 +64,7 @@ def test_a_taste_is_learnt_from_comparisons(
     with judge_server(taste(noise)) as server:
         run(tmp_path, seed=seed, judges__taste__url=server.url)
     samples = ranked(tmp_path)
-    said = samples.select("prompt", "response").iter_rows()
-    liked = [float(pleases(messages[-1]["content"], response)) for messages, response in said]
+    liked = [float(pleases(response)) for response in samples["response"]]
     lengths = (samples["token_ids"].list.len() - samples["prompt_tokens"]).to_numpy()
     assert abs(np.corrcoef(liked, lengths)[0, 1]) < 0.1
     (accuracy,) = table(tmp_path, "reward_model", "pair_accuracy").filter(level="all")["accuracy"]
