@@ -178,12 +178,11 @@ def gather(
     ending: Ending | None = None,
     metrics: Mapping[str, pl.DataFrame] | None = None,
 ) -> Facts:
-    """Return what is recorded of ``run`` up to now.
+    """Return what is recorded of ``run``, with the stages that it had when they were first read.
 
     ``ending``: how it ended, where that is known; else the records say what they can. ``metrics``:
     those of each stage, from who has read them already. Raises UserError for a run without stages.
     """
-    run = Run(run.folder, run.recipe, run.store)  # what it has read before may be out of date
     records = run.stages
     newest = next(reversed(records.values()))
     if metrics is None:

@@ -7,7 +7,7 @@ from secrets import token_hex
 
 import pytest
 
-from rlcore.report.facts import Ending
+from rlcore.report.facts import Ending, gather
 from rlcore.report.text import duration
 from rlcore.report.write import write_overlay, write_report
 from schemas.errors import UserError
@@ -55,6 +55,20 @@ def _report(run: MadeRun, folder: Path) -> _Page:
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
     return MadeRun(tmp_path / "runs")
+
+
+def test_a_stage_that_begins_while_a_report_is_made_is_in_the_next(
+    run: MadeRun, tmp_path: Path
+) -> None:
+    """A run's page failed with "has not come to the stage rl" where rl began during a pass."""
+    dataset = run.prepare()
+    opened = run.open()
+    metrics = {name: opened.metrics(name) for name in opened.stages if name == "rl"}
+    run.train(dataset, iterations=2)
+    facts = gather(opened, metrics=metrics)
+    assert [stage.name for stage in facts.stages] == ["prepare_data"]
+    write_report(opened, tmp_path, facts=facts)
+    assert [stage.name for stage in gather(run.open()).stages] == ["prepare_data", "rl"]
 
 
 def test_a_finished_run(run: MadeRun, tmp_path: Path) -> None:
