@@ -71,9 +71,9 @@ Written by `make docs` from `schemas/`: change the descriptions there. Editors t
   `data.sources.0.limit`.
 - Numbers may be written `2e-6`; text that looks like a number, such as a commit `1234e56`, needs
   quotes. Numbers are finite. A key that appears twice in one section is an error.
-- An unknown key is an error, which names the nearest key and the valid ones there. All errors are
-  reported at once. Rules between keys are checked when a recipe is loaded, also by
-  `rl-pipeline run NAME --dry-run`.
+- An unknown key is an error, which names the nearest key and the valid ones there. All errors of
+  a recipe's text are reported at once. Rules between keys, then files and functions, are checked
+  before anything starts, also by `rl-pipeline run NAME --dry-run`.
 
 ## Presets
 

@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -239,6 +240,8 @@ def own_port(home: Path, default: int) -> int:
     while before and free_port([before]) != before and time.monotonic() < deadline:
         time.sleep(RELEASE_S / 50)
     port = free_port([*([before] if before else []), default])
+    if not before and port != default:
+        print(f"port {default} is taken: the Prefect server is on {port}", file=sys.stderr)
     write_atomically(home / _PORT, str(port))
     return port
 

@@ -142,7 +142,7 @@ class FileSource(Section):
     )
     data_source: str | None = Field(default=None, description="verl's name; null = the rows' own")
     limit: int | None = Field(default=None, ge=1, description="first rows of each; null = all")
-    columns: Columns = Field(default=Columns(), description="its names of columns, where others")
+    columns: Columns = Field(default=Columns(), description="written as ours: its own")
 
 
 class HubSource(Section):
@@ -158,7 +158,7 @@ class HubSource(Section):
     )
     data_source: str | None = Field(default=None, description="verl's name; null = the hub's name")
     limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
-    columns: Columns = Field(default=Columns(), description="its names of columns, where others")
+    columns: Columns = Field(default=Columns(), description="written as ours: its own")
 
     @field_validator("name")
     @classmethod

@@ -17,7 +17,7 @@ from flows.commands.arguments import (
 from flows.inline import end, run_inline
 from flows.output import print_json
 from flows.paths import RECIPES
-from rlcore.results.folders import RECIPE
+from rlcore.results.folders import RECIPE, run_directory
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def execute(
         from flows.summary_table import print_summary
 
         print_summary(summary)
+        folder = run_directory(recipe, summary["flow_run_id"])
+        print(f"Summary: {(folder / 'summary.json').resolve()}")
     end(0)
 
 

@@ -40,6 +40,11 @@ def _warmup_bound(recipe: Recipe) -> float:
     return 49 if recipe.model.path else 0
 
 
+def _sft_lr(stream: Stream) -> float | None:
+    sft = stream.recipe.sft
+    return sft.optimizer.lr if sft.enabled else None
+
+
 def _dapo_parts_off(recipe: Recipe) -> list[str]:
     """Return the keys of DAPO's four parts (arXiv 2503.14476 section 3) that ``recipe`` lacks."""
     algorithm = recipe.rl.algorithm
@@ -76,6 +81,15 @@ RECIPE_CHECKS = (
         applies=lambda recipe: recipe.rl.preset == "vapo",
         says="rl.preset is 'vapo' and rl.critic.warmup_iterations is {value:.0f}",
         remedy="always warm the critic up: 50 iterations for a real model",
+    ),
+    Check(
+        name="small_lr_from_scratch",
+        measure=_sft_lr,
+        threshold=1e-4,
+        below=True,
+        applies=lambda recipe: recipe.model.from_scratch is not None,
+        says="model.from_scratch learns nothing at sft.optimizer.lr = {value:.2g}",
+        remedy="set about 1e-3, and 1e-4 for RL, or write `extends: quickstart`, which has both",
     ),
     Check(
         name="dapo_in_part",

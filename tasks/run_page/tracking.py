@@ -135,6 +135,8 @@ class Tracker:
         try:
             import wandb
 
+            # It would advise to trace the calls of judges with another package.
+            os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
             run = wandb.init(
                 **settings,
                 settings=wandb.Settings(

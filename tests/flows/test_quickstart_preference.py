@@ -19,7 +19,7 @@ from tests.taste import pleases, taste
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 SEEDS = (0, 1, 2)
 RECIPE = "quickstart-preference"
-ALONE = {**INLINE, "hardware.learner.threads": 2, "tracking.wandb": False}
+ALONE = {**INLINE, "tracking.wandb": False}
 OFFLINE = {
     "reward.functions": [{"name": "arithmetic"}],
     "reward_model": None,

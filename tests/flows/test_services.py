@@ -78,6 +78,19 @@ def test_taken_port_is_passed_over() -> None:
     assert services.free_port([free]) == free
 
 
+def test_that_the_usual_port_is_taken_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as other:
+        other.bind((services.HOST, 0))
+        other.listen()
+        usual = other.getsockname()[1]
+        port = services.own_port(tmp_path, usual)
+        assert services.own_port(tmp_path, usual) == port
+    said = capsys.readouterr().err
+    assert said == f"port {usual} is taken: the Prefect server is on {port}\n"
+
+
 def test_a_port_that_its_last_holder_leaves_is_waited_for(tmp_path: Path) -> None:
     """Else a server that was killed comes back elsewhere, and every bookmark is dead."""
     with socket.socket() as holder:

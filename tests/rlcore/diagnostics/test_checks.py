@@ -256,6 +256,13 @@ TROUBLES = [
         overrides={"rl__critic__warmup_iterations": 0},
     ),
     Trouble(
+        "small_lr_from_scratch",
+        fixed(),
+        reported=0,
+        says="learns nothing at sft.optimizer.lr = 1e-05",
+        overrides={"sft__optimizer__lr": 1e-5},
+    ),
+    Trouble(
         "dapo_in_part",
         fixed(),
         reported=0,
