@@ -60,7 +60,7 @@ def pictures(home: Path, port: int, folder: Path) -> Iterator[Path]:
     with (
         temporary_settings(own),
         get_client(sync_client=True) as client,
-        tempfile.TemporaryDirectory() as profile,
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,  # Chromium ends late
         opened(Path(profile)) as browser,
     ):
         browser.sign_in(base, password(home))
