@@ -34,7 +34,7 @@ def job(tmp_path: Path) -> Path:
     for name, part in (("train", pairs[::2]), ("test", pairs[1::8])):
         rows = [{"question": f"How much is {a} plus {b}?", "answer": str(a + b)} for a, b in part]
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert "rl-pipeline run my-job/sums.yaml --dry-run" in block("Then, with `.venv/bin`")
+    assert "rl-pipeline run my-job/sums.yaml --dry-run" in block("Then, after `make env`")
     (folder / "sums.yaml").write_text(block("A recipe, in any folder"))
     (folder / "rewards.py").write_text(block("Its reward, in a file beside it"))
     return folder
