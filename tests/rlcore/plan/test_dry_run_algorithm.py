@@ -170,7 +170,8 @@ def test_the_exact_kl_keeps_the_reference_inside_the_learner() -> None:
 
 def test_the_plan_warns_of_a_kl_that_pulls_nowhere() -> None:
     """Told before hours are spent on it; a plan without warnings has no such section."""
-    k1, fitting = {"where": "loss", "estimator": "k1"}, {"sft__optimizer__lr": 1e-3}
+    k1 = {"where": "loss", "estimator": "k1"}
+    fitting: dict[str, Any] = {"sft__optimizer__lr": 1e-3}
     text = render_plan(StartCheck(planned("gsm8k-grpo", rl__algorithm__kl=k1, **fitting)))
     (warning,) = [line for line in text.splitlines() if "WARNING" in line]
     assert "(kl_without_pull): set rl.algorithm.kl.estimator to k2, or to k1+" in warning
