@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    FlowRunFilter,
+    FlowRunFilterStartTime,
+)
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
@@ -82,8 +87,12 @@ def pictures(home: Path, port: int, folder: Path) -> Iterator[Path]:
 def _newest(client: SyncPrefectClient) -> Iterator[tuple[str, FlowRun]]:
     """Yield the newest run of each flow that has begun, with the flow's name."""
     seen = set[str]()
-    for run in client.read_flow_runs(limit=NEWEST, sort=FlowRunSort.EXPECTED_START_TIME_DESC):
-        if run.start_time is None or (flow := client.read_flow(run.flow_id).name) in seen:
+    # Of a deployment with a schedule the newest are those to come.
+    begun = FlowRunFilter(start_time=FlowRunFilterStartTime(is_null_=False))
+    for run in client.read_flow_runs(
+        flow_run_filter=begun, limit=NEWEST, sort=FlowRunSort.START_TIME_DESC
+    ):
+        if (flow := client.read_flow(run.flow_id).name) in seen:
             continue
         seen.add(flow)
         yield flow, run
