@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from schemas.algorithm import SEQUENCE_RATIOS, Algorithm, Options
 from schemas.errors import did_you_mean
-from schemas.names import REWARD_MODEL, is_model, portable_name
+from schemas.names import REWARD_MODEL, brought_model, is_model, portable_name
 from schemas.optimizer import Optimizer, rest_of
 from schemas.presets import PRESETS, overlay
 from schemas.rollout import RolloutSection
@@ -175,7 +175,6 @@ class Critic(Section):
 
     init: str = Field(
         default="policy",
-        pattern=rf"^(policy|{REWARD_MODEL}(:.+)?)$",
         description="where its weights start: policy, with a head of 0; reward_model = the one that"
         " the run trains; or reward_model:NAME, one of reward_models with a path",
     )
@@ -184,6 +183,14 @@ class Critic(Section):
         default=0, ge=0, description="first iterations that train the critic alone"
     )
     optimizer: Annotated[Optimizer, rest_of(_CRITIC_OPTIMIZER)] = _CRITIC_OPTIMIZER
+
+    @rule
+    def _init_is_known(self) -> Iterator[str]:
+        if self.init not in ("policy", REWARD_MODEL) and brought_model(self.init) is None:
+            yield (
+                f"init = {self.init!r} is not policy, {REWARD_MODEL} or {REWARD_MODEL}:NAME"
+                f"{did_you_mean(self.init, ('policy', REWARD_MODEL))}; name one of them"
+            )
 
 
 class Ptx(Section):
