@@ -1,4 +1,11 @@
-"""The licenses that the hub knows, by the name in a model card."""
+"""The license of a model card: a name that the hub knows, or an SPDX id."""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from schemas.errors import did_you_mean
 
 # huggingface.co/docs/hub/repositories-licenses
 _NAMES = """
@@ -14,3 +21,25 @@ llama4 lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1 openrail openrail++ 
 postgresql unknown unlicense wtfpl zlib
 """
 HUB_LICENSES = frozenset(_NAMES.split())
+PATTERN = r"^[A-Za-z0-9][A-Za-z0-9.+-]*$"
+
+
+def license_name(value: Any) -> Any:
+    """Return ``value``, a name of the hub's in the hub's spelling (``Apache-2.0`` is SPDX's).
+
+    Raises ValueError for text that is no such name.
+    """
+    if not isinstance(value, str):
+        return value
+    if value.lower() in HUB_LICENSES:
+        return value.lower()
+    if not re.match(PATTERN, value):
+        near = did_you_mean(value.lower().replace(" ", "-"), HUB_LICENSES)
+        raise ValueError(
+            "a license is named by letters, digits, '.', '+' and '-'; give a license name of the"
+            f" hub or an SPDX id, e.g. apache-2.0 or MIT{near}"
+        )
+    return value
+
+
+LicenseName = Annotated[str, Field(pattern=PATTERN), BeforeValidator(license_name)]

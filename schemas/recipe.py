@@ -18,6 +18,7 @@ from schemas.evolve import EvolveSection
 from schemas.generators import EnvironmentSource
 from schemas.hardware import HardwareSection
 from schemas.judges import Judges, WinRate, judge_of, may_verify, misused, win_rate_rules
+from schemas.licenses import LicenseName
 from schemas.model import ModelSection
 from schemas.names import (
     BASE_MODEL,
@@ -110,9 +111,8 @@ class ExportSection(Section):
     dtype: Literal["float32", "bfloat16"] | None = Field(
         default=None, description="null = model.dtype"
     )
-    license: str | None = Field(
+    license: LicenseName | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9.+-]*$",
         description="in the model card: a license name of the hub or an SPDX id, e.g. apache-2.0;"
         " null = the base model's, where its own card names one",
     )

@@ -11,13 +11,14 @@ from schemas.errors import UserError
     ("given", "kept"),
     [
         ("apache-2.0", "apache-2.0"),
-        ("Apache-2.0", "Apache-2.0"),
+        ("Apache-2.0", "apache-2.0"),
+        ("MIT", "mit"),
         ("GPL-3.0-only", "GPL-3.0-only"),
         ("openrail++", "openrail++"),
         (None, None),
     ],
 )
-def test_a_name_is_kept(given: str | None, kept: str | None) -> None:
+def test_a_name_is_kept_in_the_hubs_spelling(given: str | None, kept: str | None) -> None:
     recipe = load_recipe("quickstart", {"export.license": given}, directory=RECIPES)
     assert recipe.export.license == kept
 
@@ -25,9 +26,9 @@ def test_a_name_is_kept(given: str | None, kept: str | None) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("Apache 2.0", "should match pattern"),
-        ("mit/x11", "should match pattern"),
-        ("", "should match pattern"),
+        ("Apache 2.0", "did you mean 'apache-2.0'?"),
+        ("mit/x11", "did you mean 'mit'?"),
+        ("", "give a license name of the hub or an SPDX id"),
         (2.0, "export.license = 2.0"),
     ],
 )
