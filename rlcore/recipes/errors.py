@@ -20,6 +20,7 @@ REMEDIES = {
     **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "write a number"),
     **dict.fromkeys(("bool_parsing", "bool_type"), "write true or false"),
     "too_short": "add one",
+    "string_pattern_mismatch": "write it in that form",
 }
 
 

@@ -164,6 +164,7 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
     (DAPO, {"rl.algorithm.overlong": {"max_tokens": 20480, "cache_tokens": 4096}},
      ["rl:", "punishes from 16384 tokens on", "ends every response before", "lower"]),
     (GRPO, {"rl.max_logprob_gap": 11}, ["rl.max_logprob_gap = 11", "or equal to 10", "lower it"]),
+    (GRPO, {"name": "My Job"}, ["name = 'My Job'", "match pattern '^[a-z0-9]", "in that form"]),
     # the reward and the models that it needs
     (GRPO, {"reward.functions": MODEL_REWARD},
      ["section reward_model is null", "set reward_model to {}"]),

@@ -51,7 +51,7 @@ RANKED: list[tuple[str, list[dict], str]] = [
 
 
 STARTS: list[tuple[str, dict, str]] = [
-    ("reward_modle", {}, "init = 'reward_modle' is refused: string should match pattern"),
+    ("reward_modle", {}, "init = 'reward_modle' is not policy, reward_model or reward_model:NAME"),
     ("reward_model:mine", {}, "names 'reward_model:mine' and reward_models has none"),
     (
         *("reward_model:mine", {"mine": {"url": "http://127.0.0.1:1", "version": "1"}}),
