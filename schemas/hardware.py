@@ -39,6 +39,12 @@ class LearnerHardware(Section):
     )
     offload_optimizer: bool = Field(default=False, description="optimizer state in host memory")
     offload_params: bool = Field(default=False, description="weights in host memory; ZeRO-3 only")
+    sequence_parallel: int = Field(
+        default=1,
+        ge=1,
+        description="consecutive ranks that divide the tokens of each sequence (Ulysses, arXiv"
+        " 2309.14509): for sequences that do not fit one; they count as one rank for batches",
+    )
     gradient_checkpointing: bool = Field(
         default=False, description="recompute activations: less memory, about a third slower"
     )
@@ -71,9 +77,32 @@ class LearnerHardware(Section):
         return {"ranks": self.ranks, "zero_stage": self.stage(dtype)}
 
     @property
+    def data_parallel(self) -> int:
+        """How many shares a batch is divided into."""
+        return self.ranks // self.sequence_parallel
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens of a pass, of all ranks that divide its sequences."""
+        return self.micro_batch_tokens * self.sequence_parallel
+
+    @property
     def shares_reference(self) -> bool:
         """Whether each rank of the reference holds a part of its weights."""
         return self.zero_stage == 3 and self.reference_ranks > 1
+
+    @rule
+    def _ranks_divide_sequences(self) -> Iterator[str]:
+        if self.ranks % self.sequence_parallel:
+            yield (
+                f"sequence_parallel = {self.sequence_parallel} does not divide ranks ="
+                f" {self.ranks}; set ranks to a multiple of it"
+            )
+        if self.sequence_parallel > 1 and self.attention == "eager":
+            yield (
+                f"sequence_parallel = {self.sequence_parallel} exchanges tokens within sdpa and"
+                " flash attention, not attention = 'eager'; set attention to 'auto'"
+            )
 
     @rule
     def _offload_needs_zero(self) -> Iterator[str]:

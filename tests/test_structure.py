@@ -38,7 +38,7 @@ CONFINED = {
     "wandb": ("tasks/run_page/tracking.py",),
     "ray": ("rlcore/cluster/ray_cluster.py", "rlcore/cluster/ray_hosts.py"),
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
-    "deepspeed": ("rlcore/learner/engine.py",),
+    "deepspeed": ("rlcore/learner/engine.py", "rlcore/learner/sequence_parallel.py"),
     "openai": ("rlcore/rewards/judges/client.py",),
     "mcp": ("rlcore/envs/mcp.py",),
     "duckdb": tuple(

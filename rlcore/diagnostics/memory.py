@@ -66,10 +66,11 @@ def _without_effect(recipe: Recipe) -> list[str]:
         0 if recipe.reward_model is None else recipe.reward_model.max_tokens,
     ]
     ways = []
-    if learner.micro_batch_tokens > max(longest):
+    least = -(-max(longest) // learner.sequence_parallel)
+    if learner.micro_batch_tokens > least:
         ways.append(
             f"lower hardware.learner.micro_batch_tokens (now {learner.micro_batch_tokens}, at least"
-            f" {max(longest)})"
+            f" {least})"
         )
     if not learner.gradient_checkpointing:
         ways.append("set hardware.learner.gradient_checkpointing to true")

@@ -1,8 +1,8 @@
 """One rank of a DeepSpeed engine: gradients summed over passes and ranks, steps.
 
-The only file that imports deepspeed. DeepSpeed's batch size, gradient accumulation and schedule are
-not used: a step is any number of passes, and the weights of the token losses already hold the
-global counts, so gradients are summed and never averaged.
+Apart from ``sequence_parallel`` the only file that imports deepspeed. Its batch size, gradient
+accumulation and schedule are not used: a step is any number of passes, and the weights of the token
+losses already hold the global counts, so gradients are summed and never averaged.
 """
 
 import os
@@ -90,8 +90,7 @@ class TrainEngine:
         rendezvous: str,
     ) -> None:
         self.spec, self.rank, self.world_size, self.device = spec, rank, world_size, device
-        deepspeed = _import_deepspeed(device)
-        _connect(deepspeed, spec, device, rank, world_size, rendezvous)
+        deepspeed = connect(spec, device, rank, world_size, rendezvous)
         self._clip_here = spec.zero_stage == 0
         optimizer = None
         if spec.trainable:
@@ -260,15 +259,10 @@ def _import_deepspeed(device: str) -> Any:
     return deepspeed
 
 
-def _connect(
-    deepspeed: Any,
-    spec: LearnerSpec,
-    device: str,
-    rank: int,
-    world_size: int,
-    rendezvous: str,
-) -> None:
-    """Join the process group, once per process; ranks on one machine listen on loopback only."""
+def connect(spec: LearnerSpec, device: str, rank: int, world_size: int, rendezvous: str) -> Any:
+    """Join the process group, once per process, and return deepspeed; ranks on one machine listen
+    on loopback only."""
+    deepspeed = _import_deepspeed(device)
     backend = "nccl" if device == "cuda" else "gloo"
     timeout = timedelta(seconds=spec.collective_timeout_s)
     # A rank sees its own GPU only.
@@ -295,6 +289,7 @@ def _connect(
             f"learner asks for rank {rank} of {world_size}; give each rank its own process"
         )
     deepspeed.init_distributed(dist_backend=backend, timeout=timeout)
+    return deepspeed
 
 
 def _optimizer(model: TokenModel, spec: LearnerSpec) -> torch.optim.Optimizer:

@@ -15,10 +15,17 @@ import numpy as np
 import torch
 
 from rlcore.learner.average import WeightAverage
-from rlcore.learner.engine import FrozenEngine, TrainEngine, make_deterministic, pick_device
+from rlcore.learner.engine import (
+    FrozenEngine,
+    TrainEngine,
+    connect,
+    make_deterministic,
+    pick_device,
+)
 from rlcore.learner.model import load_model
 from rlcore.learner.packing_check import resolve_attention, worst
 from rlcore.learner.passes import Accumulated, Passes, StepReport, accumulate, apply, over_steps
+from rlcore.learner.sequence_parallel import SequenceParallel
 from rlcore.learner.spec import (
     LearnerSpec,
     Term,
@@ -55,7 +62,13 @@ class Learner:
         self._architecture = type(model.lm).__name__
         cost = training_cost(model.lm)  # before ZeRO-3 splits the weights
         spec, packing = resolve_attention(model, spec, self.device)
-        self.spec = spec
+        self.spec, parallel = spec, None
+        if spec.sequence_parallel > 1:
+            connect(spec, self.device, rank, world_size, rendezvous)
+            parallel = SequenceParallel(
+                spec.sequence_parallel, rank, world_size, spec.attn_implementation
+            )
+            parallel.divide(model, spec, self.device)
         self._trained: TrainEngine | None = None
         if spec.trainable or (spec.zero_stage == 3 and world_size > 1):
             self._engine = TrainEngine(
@@ -76,7 +89,7 @@ class Learner:
         self._average: WeightAverage | None = None
         if spec.ema is not None and spec.trainable:
             self._average = WeightAverage(self._engine.lm, spec.ema)
-        self._passes = Passes(self._engine, spec, self.device, packing, cost)
+        self._passes = Passes(self._engine, spec, self.device, packing, cost, parallel)
         self._weights = LearnerWeights(self._engine, spec, rank)
         self._versions = Versions()
         self._held: tuple[int, str, Accumulated] | None = None  # gradients, and of which update
@@ -292,7 +305,7 @@ class Learner:
     def _apply(self, accumulated: Accumulated, lr: float) -> StepReport:
         # Before the step: one that fails half-way leaves other weights, too.
         self._weights.changed()
-        report = apply(self._training(), accumulated, lr)
+        report = apply(self._training(), self._passes, accumulated, lr)
         if self._average is not None and not report.is_skipped:
             self._average.add()
         return report

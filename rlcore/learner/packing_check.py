@@ -129,7 +129,7 @@ def _tried(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck | 
 
 def _attend_with(model: TokenModel, name: str) -> None:
     """Switch ``model`` and its reference; ``ValueError`` where an architecture cannot."""
-    for each in _models(model):
+    for each in models_of(model):
         each.lm.set_attn_implementation(name)
         if each.lm.config._attn_implementation != name:
             raise ValueError(f"{type(each.lm).__name__} does not switch to {name}")
@@ -142,11 +142,11 @@ def check_packing(model: TokenModel, spec: LearnerSpec, device: str) -> PackingC
     Raises ``UserError`` for an architecture whose output changes with what follows a document, or
     from call to call: its batches cannot be padded either.
     """
-    return worst([_check(each, spec, device) for each in _models(model)])
+    return worst([_check(each, spec, device) for each in models_of(model)])
 
 
-def _models(model: TokenModel) -> list[TokenModel]:
-    """``model``, and its reference where that is another model."""
+def models_of(model: TokenModel) -> list[TokenModel]:
+    """Return ``model``, and its reference where that is another model."""
     if isinstance(model, TokenValueModel) or model.reference is None:
         return [model]
     return [model] if model.reference.lm is model.lm else [model, model.reference]
@@ -200,7 +200,7 @@ def _sharing_error(model: TokenModel, device: str) -> float:
             share_prompts=share_prompts,
             one_per_row=not share_prompts,
         ):
-            flat[batch.sources] = _outputs(model, batch, device)
+            flat[batch.sources] = read_outputs(model, batch, device)
         return flat
 
     longest = int(sequences.lengths.max())
@@ -231,7 +231,7 @@ def _read(
         targets="all",
         one_per_row=one_per_row,
     ):
-        flat[batch.sources] = _outputs(model, batch, device)
+        flat[batch.sources] = read_outputs(model, batch, device)
     return flat
 
 
@@ -249,8 +249,19 @@ def _whole(documents: list[np.ndarray]) -> Sequences:
     )
 
 
+def example_batch(model: TokenModel) -> MicroBatch:
+    """Return rows of two short documents each, every token but the first of them a target."""
+    (batch,) = pack(
+        _whole(_documents(model)),
+        micro_batch_tokens=PAIRS * sum(DOCUMENTS),
+        row_tokens=sum(DOCUMENTS),
+        targets="all",
+    )
+    return batch
+
+
 @torch.no_grad()
-def _outputs(model: TokenModel, batch: MicroBatch, device: str) -> np.ndarray:
+def read_outputs(model: TokenModel, batch: MicroBatch, device: str) -> np.ndarray:
     """Return [targets] float64: log-probs in nats, or scores of a fixed head on a value model.
 
     A value model's own head cannot be used: a new one returns 0 everywhere.

@@ -12,6 +12,7 @@ from rlcore.cluster.progress import advance
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.packing_check import PackingCheck
 from rlcore.learner.plan import StepPlan, TermPlan, plan_step
+from rlcore.learner.sequence_parallel import SequenceParallel
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.learner.utilisation import TrainingCost
 from rlcore.models.packing import MicroBatch, Sequences, idle_micro_batch, pack
@@ -27,10 +28,12 @@ class Passes:
         device: str,
         packing: PackingCheck,
         cost: TrainingCost,
+        parallel: SequenceParallel | None = None,
     ) -> None:
-        """``packing``: result of the packing check; with a leak, each row holds one document."""
+        """``packing``: result of the packing check; with a leak, each row holds one document.
+        ``parallel``: what divides the tokens of a pass among ranks."""
         self._engine, self._spec, self._device = engine, spec, device
-        self._packing = packing
+        self._packing, self._parallel = packing, parallel
         self.cost = cost
 
     def plan(self, terms: Sequence[Term]) -> StepPlan:
@@ -49,7 +52,7 @@ class Passes:
                 kept=kept,
             )
 
-        return plan_step(terms, pack_rows, self._engine.exchange)
+        return plan_step(terms, pack_rows, self.exchange)
 
     def pack(
         self,
@@ -76,6 +79,10 @@ class Passes:
             share_prompts=self._packing.shares,
         )
 
+    def exchange(self, value: Any) -> list[Any]:
+        """Return the (picklable) ``value`` of each share's first rank, in their order."""
+        return self._engine.exchange(value)[:: self._spec.sequence_parallel]
+
     @property
     def _row_tokens(self) -> int | None:
         flash = self._spec.attn_implementation.startswith("flash")
@@ -90,6 +97,27 @@ class Passes:
         full_kl: bool = False,
     ) -> TokenOutputs:
         """One forward pass; the keywords apply to a language model only."""
+        if self._parallel is None:
+            return self._outputs(batch, temperature, entropy_grad, full_kl=full_kl)
+        mine, own = self._parallel.cut(batch)
+        part = self._outputs(mine, temperature, entropy_grad, full_kl=full_kl)
+
+        parallel, places = self._parallel, self.tensor(own)
+
+        def whole(values: torch.Tensor, *, wanted: bool) -> torch.Tensor:
+            return parallel.whole(values, places, len(batch.sources)) if wanted else values
+
+        is_lm = self._spec.head == "lm"
+        return TokenOutputs(
+            whole(part.logprobs, wanted=is_lm),
+            whole(part.entropy, wanted=is_lm and entropy_grad is not None),
+            whole(part.kl, wanted=full_kl),
+            whole(part.values, wanted=not is_lm),
+        )
+
+    def _outputs(
+        self, batch: MicroBatch, temperature: float, entropy_grad: bool | None, *, full_kl: bool
+    ) -> TokenOutputs:
         inputs: dict[str, Any] = {
             "input_ids": self.tensor(batch.input_ids),
             "position_ids": self.tensor(batch.position_ids),
@@ -287,7 +315,7 @@ def accumulate(engine: TrainEngine, passes: Passes, plan: StepPlan) -> Accumulat
     return Accumulated(plan, report, outputs)
 
 
-def apply(engine: TrainEngine, accumulated: Accumulated, lr: float) -> StepReport:
+def apply(engine: TrainEngine, passes: Passes, accumulated: Accumulated, lr: float) -> StepReport:
     """Make one optimizer step at ``lr`` with the gradients of ``accumulated``; return the report of
     all ranks.
 
@@ -297,7 +325,7 @@ def apply(engine: TrainEngine, accumulated: Accumulated, lr: float) -> StepRepor
     outcome = engine.step(lr)
     advance()
     prefix = accumulated.plan.terms[0].objective.name
-    report = over_ranks(engine.exchange(accumulated.report))
+    report = over_ranks(passes.exchange(accumulated.report))
     report.means.update({f"{prefix}/grad_norm": outcome.grad_norm, f"{prefix}/lr": lr})
     report.counts.update(
         {

@@ -94,7 +94,8 @@ class LearnerPool:
     Sequences are distributed so that ranks hold about equally many tokens. ``start_s``: seconds
     that the first call allows for building the ranks; None when they are built. ``warn`` gets
     ``Learner.packing_warning`` at the first batch, if any. ``gpus``: that the ranks hold together,
-    as shares.
+    as shares. ``sequence_parallel``: consecutive ranks that get the same sequences, of which each
+    computes a part of the tokens.
     """
 
     def __init__(
@@ -105,8 +106,10 @@ class LearnerPool:
         start_s: float | None = None,
         warn: Callable[[str], None] | None = None,
         gpus: float = 0.0,
+        sequence_parallel: int = 1,
     ) -> None:
         self._workers = list(workers)
+        self._copies = sequence_parallel
         self._timeout_s = timeout_s
         self._start_s = start_s
         self._warn = warn
@@ -140,7 +143,7 @@ class LearnerPool:
             "full_kl": full_kl,
             "reference": reference,
         }
-        wait = self._start("logprobs", parts, **options)
+        wait = self._start_shares("logprobs", parts, **options)
         return LearnerFuture(lambda: _scores_in_order(shares, wait()))
 
     def values(
@@ -148,17 +151,18 @@ class LearnerPool:
     ) -> LearnerFuture[list[np.ndarray]]:
         """``Learner.values`` of all ``sequences``, in their order."""
         shares = self._shares(sequences)
-        wait = self._start("values", [(sequences.take(s),) for s in shares], targets=targets)
+        parts = [(sequences.take(share),) for share in shares]
+        wait = self._start_shares("values", parts, targets=targets)
         return LearnerFuture(lambda: _in_order(shares, wait()))
 
     def step(self, terms: Sequence[Term], lr: float) -> dict[str, float]:
         """``Learner.step``: one optimizer step on all sequences of ``terms``."""
-        return self._start("step", [(part, lr) for part in self._split(terms)])()[0]
+        return self._start_shares("step", [(part, lr) for part in self._split(terms)])()[0]
 
     def accumulate(self, request: UpdateRequest) -> TokenScores | None:
         """``Learner.accumulate`` with the mini-batch split over the ranks; the scores of its first
         term's sequences, in their order."""
-        answers = self._start("accumulate", self._requests(request))()
+        answers = self._start_shares("accumulate", self._requests(request))()
         if answers[0] is None:
             return None
         return _scores_in_order(self._shares_of(request.mini_batches[0][0]), answers)
@@ -168,7 +172,7 @@ class LearnerPool:
 
         ``old_logprobs`` of the result are in the order of the request's own sequences.
         """
-        wait = self._start("update", self._requests(request))
+        wait = self._start_shares("update", self._requests(request))
         return LearnerFuture(lambda: self._merged(request, wait()))
 
     def peak_flops(self) -> float | None:
@@ -233,6 +237,19 @@ class LearnerPool:
         ]
         return lambda: self._collect(method, pendings, self._timeout_s)
 
+    def _start_shares(
+        self, method: str, parts: Sequence[tuple], **options: Any
+    ) -> Callable[[], list[Any]]:
+        """``_start`` with the arguments of each share, whose ranks all get them; of the results
+        each share's."""
+        copies = self._copies
+        wait = self._start(method, [part for part in parts for _ in range(copies)], **options)
+        return lambda: wait()[::copies]
+
+    @property
+    def _num_shares(self) -> int:
+        return len(self._workers) // self._copies
+
     def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
         """Return the results in rank order; the first rank to fail ends the wait for the others."""
         names = [f"learner rank {rank} of {len(pendings)}" for rank in range(len(pendings))]
@@ -241,35 +258,35 @@ class LearnerPool:
         return [answers[rank] for rank in range(len(pendings))]
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
-        """Return each rank's indices of a batch; on the first one, warn of how it is packed."""
+        """Return each share's indices of a batch; on the first one, warn of how it is packed."""
         if self._warn is not None:
             warn, self._warn = self._warn, None
             if line := self._call("packing_warning")[0]:
                 warn(line)
-        return balanced(sequences.lengths, sequences.groups, len(self._workers))
+        return balanced(sequences.lengths, sequences.groups, self._num_shares)
 
     def _shares_of(self, term: Term) -> list[np.ndarray]:
-        """Return each rank's indices of a term's sequences, with whole groups where its objective
+        """Return each share's indices of a term's sequences, with whole groups where its objective
         needs them."""
         sequences = term.sequences
         if term.objective.whole_groups:
-            return balance_groups(sequences.lengths, groups_of(sequences), len(self._workers))
+            return balance_groups(sequences.lengths, groups_of(sequences), self._num_shares)
         return self._shares(sequences)
 
     def _split(self, terms: Sequence[Term]) -> list[list[Term]]:
-        """Return each rank's part of ``terms``."""
-        parts: list[list[Term]] = [[] for _ in self._workers]
+        """Return each share's part of ``terms``."""
+        parts: list[list[Term]] = [[] for _ in range(self._num_shares)]
         for term in terms:
             for part, share in zip(parts, self._shares_of(term), strict=True):
                 part.append(replace(term, sequences=term.sequences.take(share)))
         return parts
 
     def _requests(self, request: UpdateRequest) -> list[tuple[UpdateRequest]]:
-        """Return the arguments of each rank for an update: its part of every mini-batch."""
-        parts_BR = [self._split(terms) for terms in request.mini_batches]
+        """Return the arguments of each share for an update: its part of every mini-batch."""
+        parts_BS = [self._split(terms) for terms in request.mini_batches]
         return [
-            (replace(request, mini_batches=[parts_R[rank] for parts_R in parts_BR]),)
-            for rank in range(len(self._workers))
+            (replace(request, mini_batches=[parts_S[share] for parts_S in parts_BS]),)
+            for share in range(self._num_shares)
         ]
 
     def _merged(self, request: UpdateRequest, results: Sequence[UpdateResult]) -> UpdateResult:

@@ -29,7 +29,8 @@ class LearnerSpec:
     weights, and the reference is the model without it; ``adapter_base``: the base model's name.
     ``trainable`` False: a frozen model that only scores, without optimizer; whole on each rank
     unless there are several with ``zero_stage`` 3. ``micro_batch_tokens``: padded tokens of
-    one pass; on CPU about 4k is fastest. ``row_tokens`` None: one to eight times the longest
+    one pass; on CPU about 4k is fastest. ``sequence_parallel``: consecutive ranks that divide the
+    tokens of each pass among them. ``row_tokens`` None: one to eight times the longest
     sequence (``rlcore.models.rows``), or ``micro_batch_tokens`` under flash attention.
     ``attn_implementation``: transformers' name, or "auto" (``rlcore.learner.attention``).
     ``grad_clip`` None: no clipping. ``ema``: decay of the average of the weights, None = none.
@@ -49,6 +50,7 @@ class LearnerSpec:
     grad_clip: float | None = 1.0
     micro_batch_tokens: int = 4096
     row_tokens: int | None = None
+    sequence_parallel: int = 1
     attn_implementation: str = "sdpa"
     gradient_checkpointing: bool = False
     threads: int = 1

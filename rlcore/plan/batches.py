@@ -259,15 +259,20 @@ def _batch(
     as ``micro_batch_tokens`` allows. Raises ``UserError`` when one longest sequence fits neither.
     """
     hardware = recipe.hardware.learner
-    budget = hardware.micro_batch_tokens
+    budget = hardware.pass_tokens
     row_tokens = hardware.row_tokens or (
         budget if hardware.attention == "flash_attention_2" else longest
     )
-    for name, limit in (("micro_batch_tokens", budget), ("row_tokens", row_tokens)):
+    ranks = hardware.sequence_parallel
+    shared = f" times sequence_parallel = {ranks}" * (ranks > 1)
+    for name, limit, divisor in (
+        (f"micro_batch_tokens = {hardware.micro_batch_tokens}{shared}", budget, ranks),
+        (f"row_tokens = {row_tokens}", row_tokens, 1),
+    ):
         if longest > limit:
             raise UserError(
-                f"hardware.learner.{name} = {limit} is below {length_path} = {longest}, the longest"
-                f" legal sequence; raise it to at least {longest}"
+                f"hardware.learner.{name} is below {length_path} = {longest}, the longest legal"
+                f" sequence; raise it to at least {-(-longest // divisor)}"
             )
     if row_tokens > budget:
         raise UserError(
@@ -276,7 +281,7 @@ def _batch(
         )
     per_row = row_tokens // longest
     per_micro_batch = budget // (per_row * longest) * per_row
-    per_rank = -(-sequences_per_step // hardware.ranks)
+    per_rank = -(-sequences_per_step // hardware.data_parallel)
     return BatchPlan(
         rounds=rounds,
         sequences_per_round=sequences_per_round,

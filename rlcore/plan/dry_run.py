@@ -246,11 +246,13 @@ def _micro_batch_line(stage: str, recipe: Recipe, batch: BatchPlan) -> str:
     """Return how one optimizer step is split at the longest lengths; real batches need fewer
     passes."""
     hardware = recipe.hardware.learner
+    parallel = hardware.sequence_parallel
+    divided = f", {parallel} of which divide each sequence," * (parallel > 1)
     return (
         f"{stage}, per optimizer step: {batch.sequences_per_step:,} sequences over"
-        f" {hardware.ranks} rank(s) -> {batch.sequences_per_rank:,} a rank; when all are"
+        f" {hardware.ranks} rank(s){divided} -> {batch.sequences_per_rank:,} a rank; when all are"
         f" {batch.longest:,} tokens long, {batch.sequences_per_micro_batch:,} fit a micro-batch of"
-        f" {hardware.micro_batch_tokens:,} tokens -> {batch.micro_batches:,} micro-batch(es) a rank"
+        f" {hardware.pass_tokens:,} tokens -> {batch.micro_batches:,} micro-batch(es) a rank"
     )
 
 

@@ -119,6 +119,7 @@ def learner_memory(
     offloaded = (optimizer if hardware.offload_optimizer else 0) + (
         weights if hardware.offload_params else 0
     )
+    tokens = -(-tokens // hardware.sequence_parallel)
     logits = min(tokens * shape.vocab_size * 4, LOGITS_CHUNK_BYTES)
     return LearnerMemory(
         weights=weights,
@@ -152,10 +153,11 @@ def activation_bytes(
     Per token and layer ``w·(8H + 4I) + 8H + 24``: eight hidden-sized and four feed-forward-sized
     tensors in the dtype, two norm inputs in fp32, softmax and norm statistics. sdpa adds its mask,
     ``w·row_tokens``. Equal to the tensors that autograd saves for transformers' Qwen2 (tested).
-    With gradient checkpointing: one layer's worth, and the input of each layer.
+    With gradient checkpointing: one layer's worth, and the input of each layer. ``tokens``: of this
+    rank; where ranks divide sequences, each has the mask of all of theirs.
     """
     width, hidden = BYTES[dtype], shape.hidden_size
-    mask = 0 if hardware.attention == FLASH else width * row_tokens
+    mask = 0 if hardware.attention == FLASH else width * row_tokens * hardware.sequence_parallel
     layer = width * (8 * hidden + 4 * shape.intermediate_size) + 8 * hidden + 24 + mask
     if hardware.gradient_checkpointing:
         return tokens * (layer + shape.num_layers * width * hidden)

@@ -38,7 +38,7 @@ def probe_memory(
     ``prompts``: those trained on, of which the shortest counts. ``ptx``: what PPO-ptx draws from.
     Raises what a learner raises that runs out of memory.
     """
-    rl, budget = recipe.rl, recipe.hardware.learner.micro_batch_tokens
+    rl, budget = recipe.rl, recipe.hardware.learner.pass_tokens
     for rollouts in longest_batches(recipe, prompts, budget=budget):
         rollouts = rollouts.with_columns(iteration=pl.lit(state.next_iteration))
         frame = _with_advantages(with_scores(rollouts, rl, workers))
@@ -75,7 +75,7 @@ def longest_batches(recipe: Recipe, prompts: pl.DataFrame, *, budget: int) -> li
         of_shared = (length - trained) / recipe.rl.rollout.samples + trained
         filling = max(
             _sequences_of(recipe, length, longest, budget),
-            ceil(budget / of_shared) * recipe.hardware.learner.ranks,
+            ceil(budget / of_shared) * recipe.hardware.learner.data_parallel,
         )
         ids = np.resize(tokens, length)
         batches.append(_rollouts(ids, trained, min(most, filling), recipe.rl.rollout.samples))
@@ -136,4 +136,4 @@ def _sequences_of(recipe: Recipe, length: int, longest: int, budget: int) -> int
     hardware = recipe.hardware.learner
     dense = hardware.attention in (AUTO, FLASH)
     per_row = max(1, (hardware.row_tokens or (budget if dense else longest)) // length)
-    return max(1, budget // (per_row * length)) * per_row * hardware.ranks
+    return max(1, budget // (per_row * length)) * per_row * hardware.data_parallel

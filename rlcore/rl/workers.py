@@ -156,6 +156,7 @@ class Workers:
             start_s=timeouts.start_s,
             warn=self._warn_once,
             gpus=ranks * placement.gpus,
+            sequence_parallel=spec.sequence_parallel,
         )
         self._learners.append(pool)
         return pool

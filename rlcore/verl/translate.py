@@ -66,6 +66,14 @@ def layout(run: VerlRun) -> dict[str, Any]:
         **_placement(run, gpus, width),
     }
     ranks = ours["hardware.learner.ranks"]
+    divided = _divided(run)
+    if divided > 1 and ranks % divided:
+        run.note(
+            f"{ACTOR}.ulysses_sequence_parallel_size = {divided} does not divide the {ranks} ranks"
+            " that are left to the learner: sequences are not divided"
+        )
+    elif divided > 1:
+        ours["hardware.learner.sequence_parallel"] = divided
     return ours | {"hardware.learner.zero_stage": 3 if offload else 2 if ranks > 1 else 1}
 
 
@@ -90,6 +98,11 @@ def lora_rank(run: VerlRun) -> int:
     return run.count(f"{MODEL}.lora_rank", 0) or run.count(f"{MODEL}.lora.rank", 0)
 
 
+def _divided(run: VerlRun) -> int:
+    """Return among how many ranks the actor divides each sequence."""
+    return run.count(f"{ACTOR}.ulysses_sequence_parallel_size", 1)
+
+
 def _placement(run: VerlRun, gpus: int, width: int) -> dict[str, Any]:
     """Divide ``gpus`` among learner ranks and engines of ``width`` GPUs each.
 
@@ -103,8 +116,9 @@ def _placement(run: VerlRun, gpus: int, width: int) -> dict[str, Any]:
     if term.get("rl.algorithm.kl.estimator") == "full":
         own_reference = False  # in the learner: the exact KL needs both models' logits
     singles = int(own_reference) + int(trains_reward_model(run))
-    if gpus == 1 and width > 1 and not run.has("trainer.n_gpus_per_node"):
-        gpus = 1 + width  # an excerpt with only the engine's width
+    divided = _divided(run)
+    if gpus == 1 and max(width, divided) > 1 and not run.has("trainer.n_gpus_per_node"):
+        gpus = divided * groups + singles + width  # an excerpt with only the widths
     if gpus == 1:
         return _places(run, 1, SHARED, 1, 1, shared=True)
     if width > gpus - 1:
@@ -118,6 +132,8 @@ def _placement(run: VerlRun, gpus: int, width: int) -> dict[str, Any]:
     if ranks < 2:
         share = round(1 / (groups + singles) - 0.005, 2)
         return _places(run, 1, share, (gpus - 1) // width, width, shared=False)
+    if ranks > divided:
+        ranks -= ranks % divided
     engines = (gpus - singles - ranks * groups) // width
     return _places(run, ranks, 1, engines, width, shared=False)
 

@@ -130,7 +130,9 @@ class Pair:
         pendings = [rank.start("build", spec) for rank in self._ranks]
         for pending in pendings:
             pending.result(120)
-        return Waited(LearnerPool(self._ranks, timeout_s=60))
+        return Waited(
+            LearnerPool(self._ranks, timeout_s=60, sequence_parallel=spec.sequence_parallel)
+        )
 
     @contextmanager
     def chunked(self, logits: int) -> Iterator[None]:

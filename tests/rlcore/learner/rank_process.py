@@ -73,6 +73,7 @@ def serve(pipe: Connection, rank: int, world_size: int, rendezvous: str) -> None
             if method == "build":
                 if learner is not None:
                     learner.close()
+                    learner = None
                 learner = Learner(args[0], rank, world_size, rendezvous)
                 answer = None
             elif method == "chunks":

@@ -119,6 +119,12 @@ def test_a_stage_without_a_full_batch_is_refused(cap: int | None) -> None:
             " 120",
         ),
         (
+            {"micro_batch_tokens": 59, "sequence_parallel": 2, "ranks": 2, "gpus_per_rank": 1},
+            "hardware.learner.micro_batch_tokens = 59 times sequence_parallel = 2 is below"
+            " data.max_prompt_tokens + rl.rollout.max_new_tokens = 120, the longest legal sequence;"
+            " raise it to at least 60",
+        ),
+        (
             {"row_tokens": 119},
             "hardware.learner.row_tokens = 119 is below data.max_prompt_tokens +"
             " rl.rollout.max_new_tokens = 120, the longest legal sequence; raise it to at least"

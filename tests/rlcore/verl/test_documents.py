@@ -157,6 +157,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     ALPHAAPOLLO_PARALLEL: {
         "hardware.rollout.tensor_parallel": 2,
         "hardware.rollout.gpus_per_engine": 2,
+        "hardware.learner.sequence_parallel": 2,
         "hardware.learner.offload_params": True,
         "hardware.learner.offload_optimizer": True,
         "hardware.learner.zero_stage": 3,
@@ -205,9 +206,8 @@ def test_a_penalty_without_an_environment_is_named() -> None:
     assert "invalid_action_penalty_coef is left out: the run has no environment" in remarks
 
 
-def test_sequence_parallelism_and_the_references_offload_are_named() -> None:
+def test_the_references_offload_is_named() -> None:
     unneeded = " ".join(translate(ALPHAAPOLLO_PARALLEL).notes.unneeded)
-    assert "ulysses_sequence_parallel_size = 2: no sequence parallelism" in unneeded
     assert "ref.fsdp_config.param_offload = True: a reference, where the KL needs" in unneeded
 
 
