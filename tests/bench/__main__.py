@@ -24,6 +24,7 @@ from tests.bench.measures import Measure, table
 
 # Name -> module:function, which returns what it measured.
 BENCHMARKS = {
+    "adapter": "tests.bench.adapter:measures",
     "episodes": "tests.bench.episodes:measures",
     "growth": "tests.bench.growth:measures",
     "gpu": "tests.bench.gpu:measures",

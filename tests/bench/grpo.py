@@ -81,6 +81,7 @@ class Job:
     engines: int = 2
     old_logprobs: str = "fused"
     checkpoint_every: int = 1
+    adapter_rank: int = 0  # 0: all weights are trained
 
 
 def small() -> list[Measure]:
@@ -152,13 +153,7 @@ def base_model(folder: Path, shape: Mapping[str, int]) -> None:
 def job_of(folder: Path, size: Size) -> Job:
     """Write the model, of random weights, and the prompts; return the job on them."""
     base_model(folder / "model", size.shape)
-    draw = random.Random(0)
-    for split, count, thing in (("train", 32 * (size.steps + 2), "apples"), ("test", 8, "pears")):
-        with (folder / f"{split}.jsonl").open("w") as file:
-            for _ in range(count):
-                first, second = draw.randint(10, 99), draw.randint(10, 99)
-                text = f"Ann has {first} {thing} and gets {second} more; how many?"
-                print(json.dumps({"prompt": [{"role": "user", "content": text}]}), file=file)
+    prompt_files(folder, size)
     return Job(
         model=str(folder / "model"),
         prompts_file=str(folder / "train.jsonl"),
@@ -167,3 +162,14 @@ def job_of(folder: Path, size: Size) -> Job:
         steps=size.steps,
         micro_batch_tokens=size.micro_batch_tokens,
     )
+
+
+def prompt_files(folder: Path, size: Size) -> None:
+    """Write the prompts of ``size``'s steps, train.jsonl, and some more, test.jsonl."""
+    draw = random.Random(0)
+    for split, count, thing in (("train", 32 * (size.steps + 2), "apples"), ("test", 8, "pears")):
+        with (folder / f"{split}.jsonl").open("w") as file:
+            for _ in range(count):
+                first, second = draw.randint(10, 99), draw.randint(10, 99)
+                text = f"Ann has {first} {thing} and gets {second} more; how many?"
+                print(json.dumps({"prompt": [{"role": "user", "content": text}]}), file=file)

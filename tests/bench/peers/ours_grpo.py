@@ -47,6 +47,7 @@ def main(job: Mapping[str, Any]) -> None:
             overrides={
                 "rl.update.old_logprobs": job["old_logprobs"],
                 "hardware.learner.micro_batch_tokens": job["micro_batch_tokens"],
+                **({"model.adapter.rank": job["adapter_rank"]} if job["adapter_rank"] else {}),
             },
         ),
         on_metrics=on_metrics,

@@ -98,9 +98,11 @@ def report_tokens(seconds: float, tokens: int) -> None:
     print(STEP + json.dumps({"seconds": seconds, "tokens": tokens}), flush=True)
 
 
-def ours(module: str, job: Mapping[str, Any]) -> Timed:
-    """Run ``module`` of this project on ``job``."""
-    return timed([sys.executable, "-m", module, json.dumps(job)])
+def ours(
+    module: str, job: Mapping[str, Any], environment: Mapping[str, str] | None = None
+) -> Timed:
+    """Run ``module`` of this project on ``job``, with further variables in its ``environment``."""
+    return timed([sys.executable, "-m", module, json.dumps(job)], environment)
 
 
 def by_trl(script: str, job: Mapping[str, Any]) -> Timed:

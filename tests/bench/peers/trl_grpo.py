@@ -10,6 +10,7 @@ import sys
 
 import torch
 from datasets import Dataset
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 from trl_clock import Clock  # pyright: ignore[reportMissingImports]
@@ -59,9 +60,16 @@ def main(job):
         args=config,
         reward_funcs=digits,
         train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in prompts]),
+        peft_config=adapter(job["adapter_rank"]),
         callbacks=[Clock(lambda n: {"tokens": counted[n]})],
     )
     trainer.train()
+
+
+def adapter(rank):
+    if not rank:
+        return None
+    return LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear", lora_dropout=0.0)
 
 
 if __name__ == "__main__":
