@@ -74,7 +74,7 @@ def rows(job: Mapping[str, Any], step: int) -> Sequences:
     ids = [draw.integers(0, 49_000, LENGTH).astype(np.int32) for _ in range(count)]
     fields = {
         name: [np.full(LENGTH, value, np.float32) for _ in range(count)]
-        for name, value in (("advantages", 1.0), ("old_logprobs", -10.0))
+        for name, value in (("advantages", 1), ("old_logprobs", -10), ("rollout_logprobs", -10))
     }
     return Sequences(ids, [np.arange(LENGTH) >= PROMPT] * count, fields)
 
