@@ -45,6 +45,11 @@ class LearnerHardware(Section):
         description="consecutive ranks that divide the tokens of each sequence (Ulysses, arXiv"
         " 2309.14509): for sequences that do not fit one; they count as one rank for batches",
     )
+    offload_reference: bool = Field(
+        default=False,
+        description="cuda only: the frozen reference, where it has processes of its own, waits in"
+        " host memory while it does not score",
+    )
     gradient_checkpointing: bool = Field(
         default=False, description="recompute activations: less memory, about a third slower"
     )
@@ -108,6 +113,11 @@ class LearnerHardware(Section):
     def _offload_needs_zero(self) -> Iterator[str]:
         if self.offload_params and self.zero_stage != 3:
             yield (f"offload_params needs zero_stage 3, not {self.zero_stage}; set zero_stage to 3")
+        if self.offload_reference and self.shares_reference:
+            yield (
+                f"offload_reference is for a reference that is whole, not in {self.reference_ranks}"
+                " parts; set it to false, and offload_params to true"
+            )
         if self.offload_optimizer and self.zero_stage == 0:
             yield ("offload_optimizer needs zero_stage 1 or more; set zero_stage to 1")
 
@@ -131,6 +141,11 @@ class RolloutHardware(Section):
     gpu_memory_utilization: float = Field(
         default=0.5, gt=0, le=1, description="share of a GPU's memory for weights and KV cache"
     )
+    sleep: bool = Field(
+        default=False,
+        description="cuda and vllm only: engines give their GPU memory back while learners score"
+        " and train; their weights wait in host memory",
+    )
     kv_cache_gib: int = Field(default=1, ge=1, description="CPU only: GiB of KV cache per engine")
     max_num_seqs: int = Field(default=256, ge=1, description="sequences decoded at once")
 
@@ -145,6 +160,11 @@ class RolloutHardware(Section):
             yield (
                 f"tensor_parallel = {self.tensor_parallel} needs gpus_per_engine ="
                 f" {self.tensor_parallel}, not {self.gpus_per_engine:g}"
+            )
+        if self.sleep and self.engine not in ("vllm", AUTO):
+            yield (
+                f"sleep = true is vLLM's, and engine = '{self.engine}' keeps its memory; set engine"
+                " to 'vllm' or sleep to false"
             )
         if self.tensor_parallel > 1 and self.engine == "transformers":
             yield (

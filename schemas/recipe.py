@@ -283,6 +283,13 @@ class Recipe(Section):
                 " hardware.learner.zero_stage = 3 splits them; set zero_stage to 2 or ema to null"
             )
 
+        stale = self.rl.rollout.max_staleness
+        if stale and self.hardware.rollout.sleep:
+            yield (
+                f"hardware.rollout.sleep = true and rl.rollout.max_staleness = {stale}: engines"
+                " sample while learners train; set one to false, or the other to 0"
+            )
+
     @property
     def policies(self) -> tuple[str, ...]:
         """The stages that train the policy, in order; the last one's is exported."""

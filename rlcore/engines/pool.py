@@ -104,6 +104,10 @@ class EnginePool:
         """Tell every engine that a rollout begins; see ``RolloutEngine.begin``."""
         self._start_each("begin")()
 
+    def rest(self) -> None:
+        """Tell every engine that the rollout is over; see ``RolloutEngine.rest``."""
+        self._start_each("rest")()
+
     def turn(
         self, shares: Sequence[Sequence[TurnRequest]], sampling: Sampling
     ) -> Iterator[tuple[str, Generation]]:

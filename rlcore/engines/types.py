@@ -75,7 +75,8 @@ class Generation:
 
 
 class WholeBatches(ABC):
-    """``RolloutEngine.advance`` of an engine that samples a batch to its end."""
+    """``RolloutEngine.advance`` of an engine that samples a batch to its end, and ``rest`` of one
+    that keeps its memory."""
 
     @abstractmethod
     def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
@@ -88,6 +89,9 @@ class WholeBatches(ABC):
         del wait_s
         keys = [request.key for request in requests]
         return list(zip(keys, self.generate(requests, sampling), strict=True)) if keys else []
+
+    def rest(self) -> None:  # noqa: B027 - few engines give anything back
+        """Nothing is given back."""
 
 
 class RolloutEngine(Protocol):
@@ -125,6 +129,11 @@ class RolloutEngine(Protocol):
         cannot leave a batch returns once its requests have finished. Raises ``UserError`` as
         ``generate`` does.
         """
+        ...
+
+    def rest(self) -> None:
+        """The rollout is over: give memory of the device back until the next call, at which the
+        weights are the same."""
         ...
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
@@ -169,6 +178,7 @@ class EngineSpec:
     threads: int = 1  # OpenMP threads on CPU
     block_size: int = 32  # tokens per KV block on CPU; a multiple of 32
     device: str = "cpu"  # "cpu" or "cuda"
+    sleeps: bool = False  # whether ``rest`` gives memory back
 
 
 def check_requests(requests: Sequence[TurnRequest], max_model_len: int, vocab_size: int) -> None:

@@ -96,7 +96,7 @@ class VllmEngine:
         self._spec = spec
         self._llm = vllm.LLM(**_llm_arguments(spec))
         self._llm.llm_engine.step = _counted(self._llm.llm_engine.step)
-        self._closed = False
+        self._closed = self._rests = False
         self._strings = StopStrings(spec.model_dir)
         self._under_way: set[str] = set()  # keys of the requests that ``advance`` continues with
         self._prompt_tokens = self._cached_tokens = 0
@@ -106,6 +106,7 @@ class VllmEngine:
     def begin(self) -> None:
         """Drop the prefix cache, so that a rerun of the same rollout gives the same bits,
         independent of earlier ones."""
+        self._wake()
         self._abort()
         self._llm.reset_prefix_cache()
         self._prompt_tokens = self._cached_tokens = 0
@@ -129,6 +130,7 @@ class VllmEngine:
         Requests join those under way at the next step of vLLM.
         """
         require_verified(self.stamp())
+        self._wake()
         check_requests(requests, self._spec.max_model_len, self._vocab_size)
         engine, deadline = self._llm.llm_engine, monotonic() + wait_s
         for request in requests:
@@ -167,8 +169,26 @@ class VllmEngine:
             )
         return scored
 
+    def rest(self) -> None:
+        """Sleep, where ``spec.sleeps``: weights move to the host, the KV cache is dropped; see
+        ``RolloutEngine.rest``.
+
+        By level 1: at level 2 the weights are gone, and an iteration that trains nothing samples
+        again without a load.
+        """
+        if self._spec.sleeps and not self._rests:
+            self._abort()
+            self._llm.sleep(level=1)
+            self._rests = True
+
+    def _wake(self) -> None:
+        if self._rests:
+            self._llm.wake_up()
+            self._rests = False
+
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Load a state file through vLLM's weight-transfer protocol; see ``RolloutEngine``."""
+        self._wake()
         self._abort()
         before, self._stamp = self.stamp(), None
         llm = self._llm
@@ -248,6 +268,7 @@ class VllmEngine:
         self, prompts: Sequence[Sequence[int]], params: "list[SamplingParams]"
     ) -> "list[RequestOutput]":
         require_verified(self.stamp())
+        self._wake()
         assert not self._under_way, "vLLM would return the requests of advance among these"
         inputs: Any = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         return self._llm.generate(inputs, params, use_tqdm=False)
@@ -284,6 +305,7 @@ def _llm_arguments(spec: EngineSpec) -> dict[str, Any]:
     if spec.device != "cpu":
         return arguments | {
             "gpu_memory_utilization": spec.gpu_memory_utilization,
+            "enable_sleep_mode": spec.sleeps,
         }
     return arguments | {
         "enforce_eager": True,

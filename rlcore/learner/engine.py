@@ -7,6 +7,7 @@ losses already hold the global counts, so gradients are summed and never average
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from math import isfinite
@@ -162,6 +163,11 @@ class TrainEngine:
         self._engine.step()
         return StepOutcome(float(norm), applied=True)
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Nothing: a model that is trained stays on its device."""
+        yield
+
     def exchange(self, value: Any) -> list[Any]:
         """Return every rank's (picklable) ``value``, by rank."""
         if self.world_size == 1:
@@ -212,9 +218,18 @@ class FrozenEngine:
 
     lockstep = False
 
-    def __init__(self, model: TokenModel, device: str) -> None:
-        self.device = device
-        self._model = model.requires_grad_(False)
+    def __init__(self, model: TokenModel, device: str, *, on_host: bool = False) -> None:
+        self.device, self._rests = device, "cpu" if on_host else device
+        self._model = model.requires_grad_(False).to(self._rests)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Let the model be on its device within the context."""
+        self._model.to(self.device)
+        try:
+            yield
+        finally:
+            self._model.to(self._rests)
 
     def forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
         """``forward`` of the model."""

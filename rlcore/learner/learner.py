@@ -5,8 +5,8 @@ share of the sequences. Losses and metrics are normalised by the counts of all s
 """
 
 import gc
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -81,7 +81,7 @@ class Learner:
             )
             self._trained = self._engine if spec.trainable else None
         else:
-            self._engine = FrozenEngine(model, self.device)
+            self._engine = FrozenEngine(model, self.device, on_host=spec.on_host)
         # On different kinds of CPUs ranks could round differently, and so decide differently.
         packing = worst(self._engine.exchange(packing))
         self._warning = packing.warning
@@ -126,7 +126,7 @@ class Learner:
             )
             return [found.logprobs, *[found.entropy] * entropy, *[found.kl] * full_kl]
 
-        with adapter_off(self._engine.lm) if reference else nullcontext():
+        with self._scoring(), adapter_off(self._engine.lm) if reference else nullcontext():
             logprobs, *more = self._passes.read(sequences, targets, 1 + entropy + full_kl, read)
         return TokenScores(
             logprobs=logprobs,
@@ -142,9 +142,10 @@ class Learner:
         places are 0.
         """
         assert self.spec.head == "value", "a language model has no values"
-        (values,) = self._passes.read(
-            sequences, targets, 1, lambda batch: [self._passes.outputs(batch).values]
-        )
+        with self._scoring():
+            (values,) = self._passes.read(
+                sequences, targets, 1, lambda batch: [self._passes.outputs(batch).values]
+            )
         return values
 
     def step(self, terms: Sequence[Term], lr: float) -> dict[str, float]:
@@ -214,6 +215,7 @@ class Learner:
             peak_bytes=peak_memory(self.device),
         )
         self._versions.record(request, result)
+        self._yield_memory()
         return result
 
     def peak_flops(self) -> float | None:
@@ -228,6 +230,7 @@ class Learner:
         """Write the canonical HF state into shared memory of rank 0, where the last ``kept`` that
         were published are readable."""
         path, tensors = self._weights.share(kept)
+        self._yield_memory()
         return WeightUpdate(self.stamp(), path, tensors)
 
     def swap_average(self) -> None:
@@ -289,6 +292,17 @@ class Learner:
                 f" {len(names) - 1}, which must be one; install flash_attn on all machines alike or"
                 " set it to 'sdpa'"
             )
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        with self._engine.at_work():
+            yield
+        self._yield_memory()
+
+    def _yield_memory(self) -> None:
+        """Cached memory is not available to other processes of the GPU."""
+        if self.device == "cuda" and (self.spec.yields_memory or self.spec.on_host):
+            torch.cuda.empty_cache()
 
     def _training(self) -> TrainEngine:
         if self._trained is None:

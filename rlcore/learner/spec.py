@@ -27,6 +27,8 @@ class LearnerSpec:
     then the score starts at exactly 0. ``reference_dir``: a frozen causal LM, kept whole on every
     rank in addition to the policy, for the exact KL only. ``adapter``: trained in place of the
     weights, and the reference is the model without it; ``adapter_base``: the base model's name.
+    ``on_host``: a frozen model waits in host memory while it does not score. ``yields_memory``: on
+    CUDA, what is cached is given back after each pass, to engines that share the GPU.
     ``trainable`` False: a frozen model that only scores, without optimizer; whole on each rank
     unless there are several with ``zero_stage`` 3. ``micro_batch_tokens``: padded tokens of
     one pass; on CPU about 4k is fastest. ``sequence_parallel``: consecutive ranks that divide the
@@ -64,6 +66,8 @@ class LearnerSpec:
     adapter_base: str = ""
     ema: float | None = None
     full_determinism: bool = False
+    on_host: bool = False
+    yields_memory: bool = False
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,9 @@ class Fit:
         for learner in trained:
             held = learner.offloaded if on_gpu else learner.device
             total += hardware.learner.ranks * (PROCESS_BYTES + held)
-        return total + sum(PROCESS_BYTES + (0 if on_gpu else weights) for weights in frozen)
+        if on_gpu and not hardware.learner.offload_reference:
+            return total + PROCESS_BYTES * len(frozen)
+        return total + sum(PROCESS_BYTES + weights for weights in frozen)
 
 
 def check_machine(

@@ -201,11 +201,17 @@ class Phases:
         """Let learners run out of memory now if they ever do; the checkpoint of ``state`` undoes
         what that changes."""
         with activity("the step that tries the memory"):
+            self._rest()
             shown = self.train.with_shortest(self.recipe.model.max_tokens)
             probe_memory(self.recipe, self.workers, state, prompts=shown, ptx=self.ptx)
         self.checkpoints.load(self.workers.trained, state.iteration)
         held = self.workers.learner.stamp()
         assert (held.version, held.digest) == (state.version, state.digest), "the probe is undone"
+
+    def _rest(self) -> None:
+        """Let the engines give their memory back, which learners need now."""
+        if self.recipe.hardware.rollout.sleep:
+            self.workers.engines.rest()
 
     def begin(self, state: LoopState) -> DrawnGroups:
         """Return the empty batch of the iteration that follows ``state``."""
@@ -241,6 +247,7 @@ class Phases:
         """Recompute log-probs under learner and reference, check them, estimate advantages."""
         recipe = self.recipe
         with self.metrics.timed("adv"):
+            self._rest()
             every = self.records.drawn(groups)
             frame = of_prompts(every, groups.kept)
             # Rows of other weights would get ratios between the wrong policies.

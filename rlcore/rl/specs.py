@@ -60,6 +60,7 @@ def learner_spec(
         adapter_base="" if trained_below else recipe.model.path or "",
         ema=recipe.rl.update.ema if stage == Stage.RL and head == "lm" and optimizer else None,
         full_determinism=recipe.rl.full_determinism,
+        yields_memory=recipe.hardware.rollout.sleep,
     )
 
 
@@ -90,6 +91,7 @@ def engine_spec(recipe: Recipe, model_dir: Path, device: str) -> EngineSpec:
         kv_cache_gib=rollout.kv_cache_gib,
         threads=rollout.threads,
         device=device,
+        sleeps=rollout.sleep,
     )
 
 

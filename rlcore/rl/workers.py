@@ -121,13 +121,14 @@ class Workers:
         head: str = "lm",
         reference_dir: Path | None = None,
         dtype: str | None = None,
+        on_host: bool = False,
     ) -> LearnerPool:
         """Return a learner that trains ``model_dir``, or an adapter on it where ``stage`` does;
         without an optimizer it only scores.
 
         ``ranks`` and ``dtype``: None = the recipe's. ``head`` "value" makes it a critic or reward
         model. ``reference_dir``: a frozen copy that it holds in addition to the policy, for the
-        exact KL.
+        exact KL. ``on_host``: it waits in host memory while it does not score.
         """
         spec = learner_spec(
             self.recipe,
@@ -138,7 +139,7 @@ class Workers:
             reference_dir=reference_dir,
             stage=stage,
         )
-        spec = spec if dtype is None else replace(spec, dtype=dtype)
+        spec = replace(spec, dtype=dtype or spec.dtype, on_host=on_host)
         ranks = self.recipe.hardware.learner.ranks if ranks is None else ranks
         placement = learner_placement(self.recipe, self.device)
         placements = self.cluster.place(placement, ranks)
@@ -168,8 +169,14 @@ class Workers:
 
     def reference(self, model_dir: Path) -> LearnerPool:
         """Start a frozen copy of ``model_dir`` for log-probs."""
-        ranks = self.recipe.hardware.learner.reference_ranks
-        return self.learner(model_dir, None, name="reference", ranks=ranks)
+        hardware = self.recipe.hardware.learner
+        return self.learner(
+            model_dir,
+            None,
+            name="reference",
+            ranks=hardware.reference_ranks,
+            on_host=hardware.offload_reference,
+        )
 
     def choose_engine(self, model_dir: Path, recorded: str | None = None) -> str:
         """Return which engine samples from the model of ``model_dir`` from now on: what the recipe

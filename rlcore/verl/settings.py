@@ -12,7 +12,8 @@ import yaml
 
 from schemas.errors import UserError, did_you_mean
 
-ACTOR, ROLLOUT, MODEL = (f"actor_rollout_ref.{role}" for role in ("actor", "rollout", "model"))
+ROLES = ("actor", "rollout", "ref", "model")
+ACTOR, ROLLOUT, REFERENCE, MODEL = (f"actor_rollout_ref.{role}" for role in ROLES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,18 @@ from rlcore.verl.learning import (
     samples,
 )
 from rlcore.verl.refusals import media, refuse
-from rlcore.verl.settings import ACTOR, MODEL, ROLLOUT, Notes, To, VerlRun, entry, full_key, lacking
+from rlcore.verl.settings import (
+    ACTOR,
+    MODEL,
+    REFERENCE,
+    ROLLOUT,
+    Notes,
+    To,
+    VerlRun,
+    entry,
+    full_key,
+    lacking,
+)
 from rlcore.verl.text import VerlSettings, read_settings
 from schemas.errors import UserError
 from schemas.recipe import Recipe
@@ -62,6 +73,7 @@ def layout(run: VerlRun) -> dict[str, Any]:
         "hardware.rollout.engine": run.choice(f"{ROLLOUT}.name", ENGINES, "vllm"),
         "hardware.learner.offload_params": offload,
         "hardware.learner.offload_optimizer": run.flag(f"{ACTOR}.fsdp_config.optimizer_offload"),
+        "hardware.learner.offload_reference": run.flag(f"{REFERENCE}.fsdp_config.param_offload"),
         "hardware.learner.gradient_checkpointing": True,
         **_placement(run, gpus, width),
     }
@@ -143,10 +155,12 @@ def _places(
 ) -> dict[str, Any]:
     key = f"{ROLLOUT}.gpu_memory_utilization"
     memory = run.number(key, 0.5)
+    by_vllm = ENGINES.get(str(run.get(f"{ROLLOUT}.name", "vllm"))) == "vllm"
+    sleeps = run.flag(f"{ROLLOUT}.free_cache_engine", default=True) and shared and by_vllm
     if shared and memory > SHARED_MEMORY and run.has(key):
         run.note(
-            f"{key} = {memory:g}: {SHARED_MEMORY:g}, as our engine keeps its memory while the"
-            " learner on that GPU trains"
+            f"{key} = {memory:g}: {SHARED_MEMORY:g}, as weights and optimizer of the learners stay"
+            " on that GPU while it samples"
         )
     memory = min(memory, SHARED_MEMORY) if shared else memory
     run.note(
@@ -160,6 +174,7 @@ def _places(
         "hardware.rollout.gpus_per_engine": SHARED if shared else width,
         "hardware.rollout.tensor_parallel": width,
         "hardware.rollout.gpu_memory_utilization": memory,
+        "hardware.rollout.sleep": sleeps,
     }
 
 

@@ -50,6 +50,36 @@ def test_auto_divides_nothing_where_one_rank_has_it_all(
             "offload_optimizer needs zero_stage 1 or more; set zero_stage to 1",
         ),
         (
+            {"learner": {"ranks": 3, "gpus_per_rank": 1, "sequence_parallel": 2}},
+            "sequence_parallel = 2 does not divide ranks = 3; set ranks to a multiple of it",
+        ),
+        (
+            {
+                "learner": {
+                    "ranks": 2,
+                    "gpus_per_rank": 1,
+                    "sequence_parallel": 2,
+                    "attention": "eager",
+                }
+            },
+            "exchanges tokens within sdpa and flash attention, not attention = 'eager'",
+        ),
+        (
+            {
+                "learner": {
+                    "reference_ranks": 2,
+                    "gpus_per_rank": 1,
+                    "zero_stage": 3,
+                    "offload_reference": True,
+                }
+            },
+            "offload_reference is for a reference that is whole, not in 2 parts",
+        ),
+        (
+            {"rollout": {"engine": "transformers", "sleep": True}},
+            "sleep = true is vLLM's, and engine = 'transformers' keeps its memory",
+        ),
+        (
             {"rollout": {"tensor_parallel": 2, "gpus_per_engine": 1}},
             "tensor_parallel = 2 needs gpus_per_engine = 2, not 1",
         ),

@@ -130,6 +130,9 @@ class RemoteEngine:
     def stamp(self) -> WeightStamp:
         return self.process.call(self.name, "stamp")
 
+    def rest(self) -> None:
+        self.process.call(self.name, "rest")
+
     def inject(self, fault: str) -> Callable[[], None]:
         self.process.call(self.name, "inject", fault)
         return lambda: self.process.call(self.name, "heal")
@@ -221,7 +224,9 @@ def engine_of(
 
     @cache
     def engine_of(kind: str, tied: bool) -> Synced:
-        spec = EngineSpec(model_dir=str(model_dirs[tied]), max_model_len=256, max_num_seqs=64)
+        spec = EngineSpec(
+            model_dir=str(model_dirs[tied]), max_model_len=256, max_num_seqs=64, sleeps=True
+        )
         if kind == "vllm":
             process: EngineProcess = request.getfixturevalue("vllm_process")
             name = f"tied={tied}"

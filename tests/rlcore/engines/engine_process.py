@@ -38,6 +38,7 @@ def main() -> None:
                     "probe": engines[name].probe,
                     "load_weights": engines[name].load_weights,
                     "stamp": engines[name].stamp,
+                    "rest": engines[name].rest,
                     "close": engines[name].close,
                 }[method]
                 answer = call(*arguments)

@@ -143,6 +143,30 @@ def test_the_same_call_gives_the_same_bits(synced) -> None:
     assert synced.generate(prompts, range(20), sampling) == first
 
 
+def test_whatever_follows_a_rest_finds_the_same_weights(synced) -> None:
+    """An engine that sleeps wakes at any call; a sync may come first, or none at all."""
+    prompts, greedy = prompts_of(3), Sampling(temperature=0.0, max_new_tokens=8)
+    awake = synced.generate(prompts, [0, 1, 2], greedy)
+    probed = synced.engine.probe(prompts)
+    for _ in range(2):
+        synced.engine.rest()
+        synced.engine.rest()
+        assert synced.engine.stamp() == awake[0].stamp
+        assert synced.generate(prompts, [0, 1, 2], greedy) == awake
+    synced.engine.rest()
+    assert synced.engine.probe(prompts) == probed
+    synced.engine.rest()
+    requests = requests_of(prompts, [0, 1, 2], greedy)
+    finished = dict(synced.engine.advance(requests, greedy, float("inf")))
+    assert [finished[request.key].token_ids for request in requests] == [
+        row.token_ids for row in awake
+    ]
+    synced.engine.rest()
+    synced.sync(seed=7)
+    (row,) = synced.generate(prompts[:1], [0], greedy)
+    assert behind_the_best(synced.model, prompts[0], row.token_ids) < 1e-3
+
+
 def test_stop_token_is_kept_and_ends_the_row(synced) -> None:
     """A dropped stop token would never be trained: the policy could not learn to stop."""
     stops = tuple(range(50, 62))

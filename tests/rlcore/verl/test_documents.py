@@ -158,6 +158,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "hardware.rollout.tensor_parallel": 2,
         "hardware.rollout.gpus_per_engine": 2,
         "hardware.learner.sequence_parallel": 2,
+        "hardware.learner.offload_reference": True,
         "hardware.learner.offload_params": True,
         "hardware.learner.offload_optimizer": True,
         "hardware.learner.zero_stage": 3,
@@ -177,6 +178,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "rl.algorithm.kl.coef": 0.001,
         "hardware.learner.micro_batch_tokens": 4096,
         "hardware.rollout.gpu_memory_utilization": 0.4,
+        "hardware.rollout.sleep": True,
     },
 }
 
@@ -204,11 +206,6 @@ def test_a_penalty_without_an_environment_is_named() -> None:
     remarks = " ".join(translate(ALPHAAPOLLO_INVALID_ACTION).notes.remarks)
     assert "use_invalid_action_penalty is left out: the run has no environment" in remarks
     assert "invalid_action_penalty_coef is left out: the run has no environment" in remarks
-
-
-def test_the_references_offload_is_named() -> None:
-    unneeded = " ".join(translate(ALPHAAPOLLO_PARALLEL).notes.unneeded)
-    assert "ref.fsdp_config.param_offload = True: a reference, where the KL needs" in unneeded
 
 
 @pytest.mark.parametrize(
