@@ -1,4 +1,5 @@
-"""Training from Python: ``await train_with_grpo(...)`` and its seven sisters.
+"""Training from Python: ``await train_with_grpo(...)`` and its sisters, ``train_with_dpo`` and
+``train_with_kto`` on preferences among them.
 
     from flows.training import GEPOConfig, train_with_gepo
 
@@ -41,6 +42,7 @@ from rlcore.api.configs import (
     TrainingConfig,
     VAPOConfig,
 )
+from rlcore.api.preference import DPOConfig, KTOConfig, PreferenceConfig, train_preferences
 from rlcore.api.prompts import MATH_INSTRUCTION, MATH_REWARD, Prompt, math_prompts
 from rlcore.api.scorers import FunctionScorers
 from rlcore.api.session import Job, Trained, train
@@ -116,6 +118,43 @@ def _trainer(config_type: type[C]):  # its type is that of the function that it 
 
     train_with.__name__ = train_with.__qualname__ = name
     return train_with
+
+
+async def train_with_dpo(
+    model_name: str,
+    preferences: Sequence[Mapping[str, Any]],
+    config: DPOConfig | None = None,
+    output_dir: str | None = None,
+) -> Trained:
+    """Train ``model_name`` on ``preferences`` and return (model, tokenizer, metrics).
+
+    ``preferences``: rows of ``prompt, chosen, rejected`` as texts or messages, or of any other form
+    that the recipe's section ``preference`` reads. ``output_dir`` keeps model and checkpoints; the
+    same call continues them. ``metrics``: a list per curve, by TRL's names, and ``eval_`` those of
+    the tenth of prompts that is held out. Raises UserError for what cannot work.
+    """
+    return await _on_preferences(model_name, preferences, config or DPOConfig(), output_dir)
+
+
+async def train_with_kto(
+    model_name: str,
+    preferences: Sequence[Mapping[str, Any]],
+    config: KTOConfig | None = None,
+    output_dir: str | None = None,
+) -> Trained:
+    """``train_with_dpo`` on single responses: rows of ``prompt, completion, label``."""
+    return await _on_preferences(model_name, preferences, config or KTOConfig(), output_dir)
+
+
+async def _on_preferences(
+    model_name: str,
+    preferences: Sequence[Mapping[str, Any]],
+    config: PreferenceConfig,
+    output_dir: str | None,
+) -> Trained:
+    return await asyncio.get_running_loop().run_in_executor(
+        None, train_preferences, model_name, preferences, config, output_dir
+    )
 
 
 async def train_reasoning_with_dapo(
@@ -283,4 +322,6 @@ train_with_gspo_sync = _blocking(train_with_gspo, "train_with_gspo")
 train_with_gepo_sync = _blocking(train_with_gepo, "train_with_gepo")
 train_with_vapo_sync = _blocking(train_with_vapo, "train_with_vapo")
 train_with_remax_sync = _blocking(train_with_remax, "train_with_remax")
+train_with_dpo_sync = _blocking(train_with_dpo, "train_with_dpo")
+train_with_kto_sync = _blocking(train_with_kto, "train_with_kto")
 train_reasoning_with_dapo_sync = _blocking(train_reasoning_with_dapo, "train_reasoning_with_dapo")

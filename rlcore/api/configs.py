@@ -15,8 +15,21 @@ from schemas.section import Section
 Exhausted = Literal["error", "train_partial", "pad_unfiltered"]
 
 
-class TrainingConfig(Section):
-    """What every algorithm takes. Lengths are in tokens; None = as the description says."""
+class ApiConfig(Section):
+    """Settings of a call; a wrong name or value is a ``UserError``."""
+
+    if not TYPE_CHECKING:  # editors keep the signature that pydantic makes from the fields
+
+        def __init__(self, **values: Any) -> None:
+            """Raise UserError, in one sentence, for an unknown name or a bad value."""
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise UserError(_sentence(type(self), error)) from None
+
+
+class TrainingConfig(ApiConfig):
+    """What every algorithm of RL takes. Lengths are in tokens; None = as the description says."""
 
     preset: ClassVar[str]
     min_group: ClassVar[int] = 2
@@ -70,15 +83,6 @@ class TrainingConfig(Section):
     overrides: dict[str, Any] = Field(
         default_factory=dict, description="dotted recipe keys, for everything else"
     )
-
-    if not TYPE_CHECKING:  # editors keep the signature that pydantic makes from the fields
-
-        def __init__(self, **values: Any) -> None:
-            """Raise UserError, in one sentence, for an unknown name or a bad value."""
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise UserError(_sentence(type(self), error)) from None
 
     @property
     def warmup_iterations(self) -> int:
@@ -354,7 +358,7 @@ def _kl(where: str, beta: float) -> dict[str, Any]:
     return {"where": where, "coef": beta} if beta else {"where": "none"}
 
 
-def _sentence(config: type[TrainingConfig], error: ValidationError) -> str:
+def _sentence(config: type[ApiConfig], error: ValidationError) -> str:
     """Return the first error as a sentence: class, field, value, rule, nearest name."""
     first = error.errors(include_url=False, include_context=False)[0]
     path = ".".join([config.__name__, *(str(part) for part in first["loc"])])

@@ -69,7 +69,7 @@ PLAIN_TEMPLATE = (
 )
 POLICY = "policy"  # kind of the artifact that a call ends with
 # Threads, kernels and the process group are this process's: one run at a time.
-_ONE_RUN = threading.Lock()
+ONE_RUN = threading.Lock()
 
 
 class Trained(NamedTuple):
@@ -139,7 +139,7 @@ def train(job: Job) -> Trained:
     """
     switch_off()
     set_variables()
-    with _ONE_RUN, _root(job.output_dir) as root, tempfile.TemporaryDirectory() as scratch:
+    with ONE_RUN, root_of(job.output_dir) as root, tempfile.TemporaryDirectory() as scratch:
         store = ArtifactStore(root / STORE_FOLDER, writer=f"{job.call} into '{root}'")
         with store.hold(TRAINING):
             run = _prepared(job, root, store, Path(scratch))
@@ -160,7 +160,7 @@ def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Pre
     functions = functions_of(job.sources, resume=job.resume) if kept else {}
     earlier = read_call(root) if kept and job.resume else None
     located = locate_model(job.model_name, None)
-    source = _base_model(job, located, scratch)
+    source = base_model(job.model_name, located, scratch)
     tokenizer = load_tokenizer(source, name=job.model_name)
     check_tokenizer_fits(tokenizer, source, read_config(source), name=job.model_name)
     prompts = prompts_frame(job.prompts, tokenizer, max_tokens=job.config.max_prompt_length)
@@ -249,9 +249,9 @@ def _close(run: _Prepared, policy: ArtifactRef, began: float) -> None:
     ended = rows is not None and rows["sha256"][0] == policy.sha256
     if not ended or not target.exists():
         made = store.directory(policy)
-        _publish(made / MODEL_FOLDER, target)
+        publish_model(made / MODEL_FOLDER, target)
         if (made / ADAPTER_FOLDER).is_dir():
-            _publish(made / ADAPTER_FOLDER, run.root / ADAPTER_FOLDER)
+            publish_model(made / ADAPTER_FOLDER, run.root / ADAPTER_FOLDER)
     for checkpoint in store.keys("checkpoint", f"{run.call.key}/"):  # nothing is left to resume
         store.discard("checkpoint", checkpoint)
     if not ended:
@@ -308,7 +308,9 @@ class _Report:
 
 
 @contextmanager
-def _root(output_dir: Path | None) -> Iterator[Path]:
+def root_of(output_dir: Path | None) -> Iterator[Path]:
+    """Yield the folder that a call keeps its results in, a temporary one where it keeps none.
+    Raises UserError for a file, and for a model there that no earlier call wrote."""
     if output_dir is None:
         with tempfile.TemporaryDirectory(prefix="rl-training-") as folder:
             yield Path(folder)
@@ -324,14 +326,14 @@ def _root(output_dir: Path | None) -> Iterator[Path]:
     yield output_dir.absolute()
 
 
-def _base_model(job: Job, source: Path, scratch: Path) -> Path:
-    """Return the directory to start from: the model's own, or a copy with a plain chat template or
-    the file names of its class."""
+def base_model(name: str, source: Path, scratch: Path) -> Path:
+    """Return the directory to start from: ``source`` of the model ``name``, or a copy in
+    ``scratch`` with a plain chat template or the file names of its class."""
     check_model_files(source)
-    if has_chat_template(source, name=job.model_name):
+    if has_chat_template(source, name=name):
         section = ModelSection(path=str(source), max_tokens=16)
         return with_file_names(section, source, scratch / "base")
-    logger.info("%s has no chat template; prompts are passed to it unchanged", job.model_name)
+    logger.info("%s has no chat template; prompts are passed to it unchanged", name)
     section = ModelSection(path=str(source), chat_template=PLAIN_TEMPLATE, max_tokens=16)
     return copy_base_model(section, source, scratch / "base")
 
@@ -357,7 +359,7 @@ def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) 
     )
 
 
-def _publish(exported: Path, target: Path) -> None:
+def publish_model(exported: Path, target: Path) -> None:
     """Copy the export to ``target``; an earlier one is removed only after the new one is in
     place. A copy, since what is in the store must not change with it."""
     partial = target.with_name(f".{target.name}.partial")

@@ -62,7 +62,7 @@ def arrange(at: str) -> None:
 
         ArtifactStore.put = killed
     elif at == "publish":
-        session._publish = kill
+        session.publish_model = kill
     elif at == "end":
         session.load_pretrained = kill
 

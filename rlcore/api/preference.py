@@ -1,0 +1,231 @@
+"""DPO and KTO in this process: preferences and a config in, a model and its curves out.
+
+The stage ``preference`` of the pipeline, its learner built inline. With an ``output_dir`` the same
+call continues at its newest checkpoint: its key is a digest of all that decides the result.
+"""
+
+import hashlib
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rlcore.api.call import TRAINING
+from rlcore.api.configs import ApiConfig
+from rlcore.api.recipe import MICRO_BATCH_TOKENS
+from rlcore.api.session import ONE_RUN, Trained, base_model, publish_model, root_of
+from rlcore.cluster.host_settings import set_variables, switch_off
+from rlcore.models.base import load_pretrained
+from rlcore.models.files import MODEL_FOLDER, locate_model, model_files, read_config
+from rlcore.models.soundness import check_tokenizer_fits
+from rlcore.models.tokenizer import load_tokenizer
+from rlcore.plan.machine import check_machine
+from rlcore.recipes.load import recipe_digest, resolve_recipe
+from rlcore.recipes.text import write_yaml
+from rlcore.results.folders import RECIPE, STORE_FOLDER
+from rlcore.results.metrics import stage_metrics
+from rlcore.rl.workers import Workers
+from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.checks import file_digest
+from rlcore.store.versions import code_digest
+from rlcore.supervised.loop import SupervisedTraining
+from rlcore.supervised.preference import PreferenceBatches, prepare, reference_table
+from rlcore.supervised.preference_files import OF_PREFERENCE, read_preferences
+from rlcore.supervised.preferences import encode
+from schemas.artifacts import ArtifactRef
+from schemas.errors import UserError
+from schemas.names import PREFERENCE
+from schemas.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+ROWS = "preferences.jsonl"
+POLICY = "policy"
+
+
+class PreferenceConfig(ApiConfig):
+    """What DPO and KTO take; lengths in tokens. The reference is the model as it is given."""
+
+    algorithm: ClassVar[str]
+
+    seed: int = Field(default=0, ge=0)
+    beta: float = Field(default=0.1, gt=0, description="how closely the reference is followed")
+    epochs: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=64, ge=1, description="pairs, or for KTO responses, per step")
+    learning_rate: float = Field(default=1e-6, gt=0)
+    max_length: int = Field(default=1024, ge=8, description="prompt and response; cut behind it")
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        default=None, description="None: bfloat16 on a GPU, else float32"
+    )
+    threads: int | None = Field(default=None, ge=1, description="None: as torch is set")
+    checkpoint_every: int = Field(default=200, ge=1, description="steps")
+    overrides: dict[str, Any] = Field(
+        default_factory=dict, description="dotted recipe keys, for everything else"
+    )
+
+
+class DPOConfig(PreferenceConfig):
+    """Direct preference optimization (arXiv 2305.18290), or IPO (arXiv 2310.12036)."""
+
+    algorithm = "dpo"
+    loss: Literal["sigmoid", "ipo"] = "sigmoid"
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
+    rpo_alpha: float = Field(default=0.0, ge=0, description="weight of the better one's NLL")
+
+
+class KTOConfig(PreferenceConfig):
+    """Single responses, desirable or not (arXiv 2402.01306)."""
+
+    algorithm = "kto"
+    desirable_weight: float = Field(default=1.0, gt=0)
+    undesirable_weight: float = Field(default=1.0, gt=0)
+
+
+_OWN = {  # of the config's fields, those that are keys of the recipe's section
+    *("beta", "epochs", "batch_size", "loss", "label_smoothing", "rpo_alpha"),
+    *("desirable_weight", "undesirable_weight", "checkpoint_every"),
+}
+
+
+def train_preferences(
+    model_name: str,
+    preferences: Sequence[Mapping[str, Any]],
+    config: PreferenceConfig,
+    output_dir: str | None,
+) -> Trained:
+    """Train ``model_name`` on ``preferences``; return (model, tokenizer, curves by TRL's names).
+
+    Raises UserError for what cannot work or does not fit this machine, and LeaseError while another
+    process trains into ``output_dir``.
+    """
+    if not preferences:
+        raise UserError("preferences is empty; give rows of prompt, chosen and rejected")
+    switch_off()
+    set_variables()
+    with (
+        ONE_RUN,
+        root_of(None if output_dir is None else Path(output_dir)) as root,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        store = ArtifactStore(root / STORE_FOLDER, writer=f"{config.algorithm} into '{root}'")
+        with store.hold(TRAINING):
+            located = locate_model(model_name, None)
+            source = base_model(model_name, located, Path(scratch))
+            rows = Path(scratch) / ROWS
+            rows.write_text("".join(json.dumps(dict(row)) + "\n" for row in preferences))
+            recipe = _recipe(config, source, rows, store)
+            check_machine(recipe)
+            key = _key(recipe, located, rows)
+            policy = store.find_or_discard(POLICY, key, logger.warning)
+            if policy is None:
+                policy = _trained(recipe, store, key, source, name=model_name)
+            text = write_yaml(recipe.model_dump(mode="json"))
+            (root / RECIPE).write_text(text, encoding="utf-8")
+            publish_model(store.directory(policy) / MODEL_FOLDER, root / MODEL_FOLDER)
+            model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
+            table = stage_metrics(store, key).sort("step")
+            metrics: dict[str, list[float]] = {}
+            for name, value in table.select("name", "value").iter_rows():
+                metrics.setdefault(name, []).append(value)
+            return Trained(model, tokenizer, metrics)
+
+
+def _recipe(config: PreferenceConfig, source: Path, rows: Path, store: ArtifactStore) -> Recipe:
+    import torch
+
+    name = f"train-with-{config.algorithm}"
+    threads = config.threads or torch.get_num_threads()
+    settings = {n: v for n, v in config.model_dump().items() if n in _OWN}
+    tree = {
+        "name": name,
+        "seed": config.seed,
+        "store": str(store.root),
+        "model": {
+            "path": str(source),
+            "dtype": config.dtype or ("bfloat16" if torch.cuda.is_available() else "float32"),
+            "max_tokens": config.max_length,
+        },
+        "data": {"sources": [{"kind": "file", "path": str(rows)}], "max_prompt_tokens": 1},
+        "sft": {"enabled": False},
+        "preference": {
+            "algorithm": config.algorithm,
+            "data": {"kind": "file", "path": str(rows)},
+            "max_tokens": config.max_length,
+            "optimizer": {"lr": config.learning_rate},
+            **settings,
+        },
+        "rl": {
+            "enabled": False,
+            "preset": "grpo",
+            "iterations": 1,
+            "rollout": {"max_new_tokens": 1},
+        },
+        "reward": {"functions": [{"name": "math"}]},
+        "evaluate": {"checkpoints": [PREFERENCE], "max_new_tokens": 1},
+        "hardware": {
+            "cluster": "in_process",
+            "learner": {
+                "threads": threads,
+                "micro_batch_tokens": max(MICRO_BATCH_TOKENS, config.max_length),
+            },
+            "rollout": {"engine": "transformers", "threads": threads},
+        },
+    }
+    return resolve_recipe(name, tree, config.overrides)
+
+
+def _key(recipe: Recipe, model: Path, rows: Path) -> str:
+    """Return what names this call's results: files of the model, rows, settings and code."""
+    assert recipe.preference is not None, "the recipe has the section"
+    settings = recipe.preference.model_dump(mode="json", exclude={"data": {"path"}})
+    decides = [
+        {file.name: file_digest(file.resolve()) for file in model_files(model)},
+        file_digest(rows),
+        settings,
+        [recipe.seed, recipe.model.dtype, recipe.model.adapter and str(recipe.model.adapter)],
+        code_digest("preference"),
+    ]
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    return f"{TRAINING}/{recipe.preference.algorithm}-{digest[:16]}"
+
+
+def _trained(
+    recipe: Recipe, store: ArtifactStore, key: str, source: Path, *, name: str
+) -> ArtifactRef:
+    section = recipe.preference
+    assert section is not None, "the recipe has the section"
+    tokenizer = load_tokenizer(source, name=name)
+    check_tokenizer_fits(tokenizer, source, read_config(source), name=name)
+    read = read_preferences(
+        section.data, recipe.data, OF_PREFERENCE, labels=section.algorithm == "kto"
+    )
+    table = prepare(encode(read.rows, tokenizer), section).table
+    lineage = Lineage(recipe_digest(recipe), code_digest("preference"), producer=key)
+    with Workers(recipe, warn=logger.warning) as workers, store.scratch() as exported:
+        learner = workers.learner(source, section.optimizer, name="learner", stage=PREFERENCE)
+        batches = PreferenceBatches(
+            section,
+            table,
+            # Of the weights as they are given: a checkpoint is loaded afterwards.
+            reference_table(learner, table, section),
+            learner=learner,
+            seed=recipe.seed,
+        )
+        training = SupervisedTraining(
+            batches, section, learner=learner, store=store, key=key, lineage=lineage
+        )
+        training.run(_log, log=logger.warning)
+        training.publish(batches.validation())
+        learner.export_hf(exported / MODEL_FOLDER)
+        made = store.put(POLICY, key, directory=exported, lineage=lineage)
+        training.discard_checkpoints()
+        return made
+
+
+def _log(progress: Any) -> None:
+    loss = progress.metrics.get("preference/loss", float("nan"))
+    logger.info("step %d/%d  loss %.4f", progress.step, progress.total, loss)

@@ -1,0 +1,100 @@
+"""DPO and KTO from Python: plain rows in, a model out; refusals, and a call that continues."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.training import DPOConfig, KTOConfig, train_with_dpo_sync, train_with_kto_sync
+from rlcore.learner.learner import Learner
+from schemas.errors import UserError
+from tests.rlcore.api.tiny import write_tiny_model
+
+PAIRS = [
+    {"prompt": f"What is {n} + {n}?", "chosen": f" {2 * n}", "rejected": " I do not know."}
+    for n in range(1, 41)
+]
+SMALL: dict[str, Any] = {
+    "threads": 1,
+    "batch_size": 8,
+    "learning_rate": 1e-3,
+    "max_length": 64,
+    "epochs": 3,
+}
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "model"))
+
+
+def test_pairs_are_learnt(tiny: str) -> None:
+    model, tokenizer, metrics = train_with_dpo_sync(tiny, PAIRS, DPOConfig(**SMALL))
+    assert model.num_parameters() > 0
+    assert tokenizer.decode(tokenizer.encode("What")) == "What"
+    losses = metrics["preference/loss"]
+    assert losses[0] == pytest.approx(0.693, abs=1e-3)  # the policy is its reference
+    assert losses[-1] < 0.6
+    assert metrics["rewards/margins"][-1] > metrics["rewards/margins"][0]
+
+
+def test_single_responses_are_learnt(tiny: str) -> None:
+    rows = [
+        {"prompt": row["prompt"], "completion": row[side], "label": side == "chosen"}
+        for row in PAIRS
+        for side in ("chosen", "rejected")
+    ]
+    *_, metrics = train_with_kto_sync(tiny, rows, KTOConfig(**SMALL))
+    assert metrics["preference/loss"][-1] < metrics["preference/loss"][0]
+
+
+def test_the_same_call_continues_and_a_finished_one_trains_nothing(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in its seventh step, it makes the last three again to the same weights."""
+    config = DPOConfig(**SMALL, checkpoint_every=3)
+    expected, *_ = train_with_dpo_sync(tiny, PAIRS, config)
+    steps, whole = 0, Learner.step
+
+    def failing(learner: Learner, *arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 7:
+            raise KeyboardInterrupt
+        return whole(learner, *arguments)
+
+    monkeypatch.setattr(Learner, "step", failing)
+    with pytest.raises(KeyboardInterrupt):
+        train_with_dpo_sync(tiny, PAIRS, config, str(tmp_path / "out"))
+    model, _, metrics = train_with_dpo_sync(tiny, PAIRS, config, str(tmp_path / "out"))
+    for name, tensor in expected.state_dict().items():
+        assert tensor.equal(model.state_dict()[name]), name
+    total = len(metrics["preference/loss"])
+    assert steps == 7 + total - 6
+    again, *_ = train_with_dpo_sync(tiny, PAIRS, config, str(tmp_path / "out"))
+    assert steps == 7 + total - 6
+    assert (tmp_path / "out" / "model" / "config.json").is_file()
+    for name, tensor in expected.state_dict().items():
+        assert tensor.equal(again.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(
+    ("rows", "config", "sentence"),
+    [
+        ([], {}, "preferences is empty; give rows of prompt, chosen and rejected"),
+        ([{"prompt": "a", "chosen": "b"}], {}, "rejected"),
+        (PAIRS, {"overrides": {"preference.bta": 1}}, "beta"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_a_step(
+    tiny: str, rows: list, config: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        train_with_dpo_sync(tiny, rows, DPOConfig(**{**SMALL, **config}))
+
+
+def test_a_name_that_is_no_setting_is_answered() -> None:
+    with pytest.raises(UserError, match=r"DPOConfig\.bta is not a setting; did you mean 'beta'"):
+        DPOConfig(bta=0.1)  # pyright: ignore[reportCallIssue]
