@@ -21,6 +21,7 @@ from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.packing import Sequences
 from rlcore.models.shape import directory_shape
+from rlcore.models.tokenizer import load_tokenizer
 from rlcore.plan.memory import PROCESS_BYTES, learner_memory
 from schemas.hardware import LearnerHardware
 from schemas.model import Adapter
@@ -68,7 +69,13 @@ def main(job: Mapping[str, Any]) -> None:
 
 
 def rows(job: Mapping[str, Any], step: int) -> Sequences:
-    """Return random rows that fill two passes, the same for every kind of learner."""
+    """Return rows that fill about two passes, the same for every kind of learner."""
+    if job["texts"]:
+        tokenizer = load_tokenizer(Path(job["model"]))
+        count = len(job["texts"]) // job["steps"]
+        texts = job["texts"][step * count : (step + 1) * count]
+        found = [np.array(tokenizer.encode(text)[:LENGTH], dtype=np.int32) for text in texts]
+        return Sequences(found, [np.arange(len(each)) > 0 for each in found])
     draw = np.random.default_rng(step % 2)
     count = 2 * job["tokens"] // LENGTH
     ids = [draw.integers(0, 49_000, LENGTH).astype(np.int32) for _ in range(count)]
