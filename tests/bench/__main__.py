@@ -41,6 +41,7 @@ BENCHMARKS = {
     "rewards": "tests.bench.rewards:measures",
     "sampling": "tests.bench.sampling:measures",
     "scoring": "tests.bench.scoring:measures",
+    "size": "tests.bench.size:measures",
     "sql": "tests.bench.sql:measures",
     "supervised": "tests.bench.supervised:measures",
     "weights": "tests.bench.weights:measures",
