@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from rlcore.models.shape import from_scratch_shape
+from flows.paths import ROOT
+from rlcore.models.shape import ModelShape, from_scratch_shape
 from rlcore.plan.batches import evaluation_tokens
 from rlcore.plan.data_size import data_size
 from rlcore.plan.machine import check_machine
@@ -188,3 +189,61 @@ def test_evaluation_is_capped_per_source_and_greedy_alone_with_one_sample() -> N
     assert evaluation_tokens(both, data) == (200 * 9 * 40, 200 * 9)
     one = recipe(evaluate__max_prompts=None, evaluate__samples=1, evaluate__pass_k=[1])
     assert evaluation_tokens(one, data) == (768 * 40, 768)
+
+
+def test_ranks_that_divide_sequences_divide_what_a_pass_keeps() -> None:
+    """All but the mask of whole rows, which each of them has."""
+    shape = from_scratch_shape(FromScratch(hidden_size=128, num_layers=2, vocab_size=300))
+
+    def of(tokens: int, **hardware: Any) -> LearnerMemory:
+        settings = LearnerHardware(ranks=2, gpus_per_rank=1, attention="flash_attention_2")
+        return learner_memory(
+            shape,
+            "float32",
+            settings.model_copy(update=hardware),
+            on_gpu=True,
+            tokens=tokens,
+            row_tokens=512,
+        )
+
+    divided, half = of(1024, sequence_parallel=2), of(512)
+    assert (divided.activations, divided.logits) == (half.activations, half.logits)
+    masked = of(1024, sequence_parallel=2, attention="sdpa").activations
+    assert masked - divided.activations == of(1024, attention="sdpa").activations - (
+        of(1024).activations
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "hardware", "row"),
+    [
+        (
+            (494e6, 151936, 896, 24, 14, 2, 64, 4864),
+            {"ranks": 1, "zero_stage": 1},
+            "| 10.7 GiB, of which states 9.2 |",
+        ),
+        (
+            (7616e6, 152064, 3584, 28, 28, 4, 128, 18944),
+            {"ranks": 4, "zero_stage": 3, "gpus_per_rank": 1},
+            "| 39.6 GiB, of which states 35.5 |",
+        ),
+        (
+            (32764e6, 152064, 5120, 64, 40, 8, 128, 27648),
+            {"ranks": 16, "zero_stage": 3, "gpus_per_rank": 1},
+            "| 46.5 GiB, of which states 38.1 |",
+        ),
+    ],
+)
+def test_the_documented_layouts_are_what_the_plan_computes(
+    sizes: tuple, hardware: dict[str, Any], row: str
+) -> None:
+    parameters, *others = map(int, sizes)
+    shape = ModelShape("Qwen2.5", parameters, True, *others)
+    flash = {"attention": "flash_attention_2", "gradient_checkpointing": True}
+    layout = LearnerHardware(**hardware, **flash)
+    found = learner_memory(shape, "bfloat16", layout, on_gpu=True, tokens=8192, row_tokens=8192)
+    gib = 2**30
+    said = f"| {found.device / gib:.1f} GiB, of which states {found.states / gib:.1f} |"
+    assert said == row
+    page = (ROOT / "docs" / "understand" / "long_sequences.md").read_text(encoding="utf-8")
+    assert row in page
