@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlcore.rewards.types import Reward, RewardRow, Scorer
+from rlcore.store.user_modules import raised_at
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
 
@@ -106,9 +107,10 @@ def failed(row: RewardRow, error: BaseException) -> Reward:
 
 
 def failure_text(error: BaseException) -> str:
-    """Return type and message of ``error``, as a detail."""
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """Return type and message of ``error`` as a detail, and the user's line that it came
+    through."""
+    text, kind = str(error), type(error).__name__
+    return (f"{kind}: {text}" if text else kind) + raised_at(error)
 
 
 _LONGEST_MESSAGE = 2**30

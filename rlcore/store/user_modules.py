@@ -16,6 +16,7 @@ from typing import Any
 from schemas.errors import UserError, did_you_mean
 from schemas.names import is_file, split_function
 
+_OURS = [Path(__file__).parents[2] / name for name in ("flows", "tasks", "rlcore", "schemas")]
 _OS = (os.__file__, "<frozen os>")  # whose environ raises KeyError for a variable that is not set
 _INSTALLED = tuple(
     {
@@ -147,6 +148,19 @@ def import_failure(error: BaseException, name: str, path: str) -> str:
         what = " ".join(str(error).split())
     what = f"{type(error).__name__}: {what[:300]}" if what else type(error).__name__
     return f"{path} = {name!r} cannot be imported: {what}{place}; {remedy}"
+
+
+def raised_at(error: BaseException) -> str:
+    """Return the last line of the user's own files that ``error`` came through, as " (FILE line
+    N)"; "" where it came through none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if _is_theirs(frame.filename)]
+    return f" ({_short(theirs[-1].filename)} line {theirs[-1].lineno})" if theirs else ""
+
+
+def _is_theirs(filename: str) -> bool:
+    machinery = filename.startswith("<") or _is_installed(filename)
+    return not machinery and not any(Path(filename).is_relative_to(folder) for folder in _OURS)
 
 
 def function_of(module: ModuleType, function: str, name: str, path: str) -> Callable[..., Any]:

@@ -175,7 +175,7 @@ NAMED = {
     "words": "it gives no score for 60 of 60 rows; most frequent, on"
     " 60: UserError: the reward function returned '1.0'",
     "nothing": "on 60: the reward function returned None",
-    "half_broken": "ZeroDivisionError: division by zero (a run stops above"
+    "half_broken": "ZeroDivisionError: division by zero (my.py line 44) (a run stops above"
     " reward.max_error_fraction = 0.05)",
     "length": "it scores length and nothing else: the rank correlation of score and sampled tokens"
     " is 1.00",

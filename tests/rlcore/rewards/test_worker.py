@@ -49,7 +49,7 @@ def test_a_row_that_fails_is_an_error_with_its_reason(
 ) -> None:
     rewards = start().score(rows("fine", command, "fine"), timeout_s=10)
     assert outcomes(rewards) == [OK, ERROR, OK]
-    assert rewards[1].detail == detail
+    assert rewards[1].detail.startswith(detail)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,8 @@ def test_what_a_function_of_weight_zero_does_costs_no_score(
     ]
     assert [bool(reward.failures) for reward in rewards] == [False, True, False]
     failure = rewards[1].failures["reward_samples:by_command"]
-    assert (failure.outcome, failure.detail) == (outcome, detail)
+    assert failure.outcome == outcome
+    assert failure.detail.startswith(detail)
     assert list(rewards[1].failures) == ["reward_samples:by_command"], (
         "one function cost another its score"
     )
@@ -144,14 +145,14 @@ def test_there_is_a_memory_limit_by_default(start: Start) -> None:
     finally:
         worker.close()
     assert outcomes(rewards) == [ERROR, OK]
-    assert rewards[0].detail == "MemoryError"
+    assert rewards[0].detail.startswith("MemoryError (reward_samples.py line ")
 
 
 def test_a_memory_hog_is_an_error_and_the_rest_is_scored(start: Start) -> None:
     """Without the limit the kernel would kill whatever is largest: the learner."""
     rewards = start(memory_gib=1.0).score(rows("fine", "hog", "fine"), timeout_s=20)
     assert outcomes(rewards) == [OK, ERROR, OK]
-    assert rewards[1].detail == "MemoryError"
+    assert rewards[1].detail.startswith("MemoryError (reward_samples.py line ")
 
 
 def test_a_memory_limit_without_room_is_refused(start: Start) -> None:
