@@ -116,7 +116,8 @@ def train_preferences(
             located = locate_model(model_name, None)
             source = base_model(model_name, located, Path(scratch))
             rows = Path(scratch) / ROWS
-            rows.write_text("".join(json.dumps(dict(row)) + "\n" for row in preferences))
+            lines = "".join(json.dumps(dict(row)) + "\n" for row in preferences)
+            rows.write_text(lines, encoding="utf-8")
             recipe = _recipe(config, source, rows, store)
             check_machine(recipe)
             key = _key(recipe, located, rows)
