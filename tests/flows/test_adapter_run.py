@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from rlcore.models.files import model_directory
 from rlcore.store.artifacts import ArtifactStore
 from tests.flows.small_run import INLINE, model_digests, run_small
+from tests.flows.test_resume import POINTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 IN_RL: dict[str, Any] = {
@@ -88,10 +89,10 @@ def test_it_is_another_rl_and_the_same_sft(run: Path, tmp_path: Path) -> None:
     assert len(found & expected) == 1
 
 
-@pytest.mark.parametrize("point", ["rollout", "update", "before-sync", "sync"])
-def test_a_killed_run_ends_as_an_undisturbed_one(point: str, run: Path, tmp_path: Path) -> None:
-    done = run_small(tmp_path, IN_RL, kill_at=point)
-    assert done.returncode == -signal.SIGKILL, done.stdout[-4000:]
+def test_a_run_killed_at_every_point_ends_as_an_undisturbed_one(run: Path, tmp_path: Path) -> None:
+    for point in POINTS:
+        done = run_small(tmp_path, IN_RL, kill_at=point)
+        assert done.returncode == -signal.SIGKILL, f"{point}: {done.stdout[-4000:]}"
     done = run_small(tmp_path, IN_RL)
     assert done.returncode == 0, done.stdout[-4000:]
     assert model_digests(tmp_path, "policy") == model_digests(run, "policy")

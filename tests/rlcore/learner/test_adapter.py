@@ -16,6 +16,7 @@ from rlcore.learner.learner import Learner
 from rlcore.learner.spec import LearnerSpec, Term
 from rlcore.models.adapter import check_adapter
 from rlcore.models.weight_files import read_state
+from rlcore.store.checks import file_digest
 from schemas.errors import UserError
 from schemas.model import Adapter
 from tests.architectures import write_model
@@ -92,6 +93,27 @@ def test_the_merged_model_is_the_trained_one(lora, model_dir, learner_of, batch,
             found = scores[:-1].gather(-1, tokens[1:, None])[:, 0]
             np.testing.assert_allclose(found, expected[row][1:], atol=1e-5)
     assert read_state(model_dir / "model.safetensors").keys() == weights_of(learner).keys()
+
+
+def test_a_hundred_syncs_leave_the_base_as_it_was(lora, model_dir, learner_of):
+    """Merged by adding and unmerged by subtracting, it would lose its last bits; and no file of it
+    is written to."""
+    learner = learner_of(lora)
+    files = {path.name: file_digest(path) for path in Path(model_dir).iterdir()}
+    held = {
+        name: parameter.detach().clone()
+        for name, parameter in learner._engine.lm.named_parameters()
+        if "lora" not in name
+    }
+    stamps = set()
+    for step in range(100):
+        if step % 10 == 0:
+            trained(learner, steps=1)
+        stamps.add(learner.publish().stamp.digest)
+    assert len(stamps) == 10, "each of the ten steps changes what is sent"
+    for name, parameter in learner._engine.lm.named_parameters():
+        assert name not in held or torch.equal(parameter, held[name]), name
+    assert {path.name: file_digest(path) for path in Path(model_dir).iterdir()} == files
 
 
 def test_an_adapter_on_an_adapter_is_one_of_the_base(lora, model_dir, learner_of, tmp_path):
