@@ -133,7 +133,7 @@ async def train_with_dpo(
     same call continues them. ``metrics``: a list per curve, by TRL's names, and ``eval_`` those of
     the tenth of prompts that is held out. Raises UserError for what cannot work.
     """
-    return await _on_preferences(model_name, preferences, config or DPOConfig(), output_dir)
+    return await _on_preferences(DPOConfig, model_name, preferences, config, output_dir)
 
 
 async def train_with_kto(
@@ -143,17 +143,24 @@ async def train_with_kto(
     output_dir: str | None = None,
 ) -> Trained:
     """``train_with_dpo`` on single responses: rows of ``prompt, completion, label``."""
-    return await _on_preferences(model_name, preferences, config or KTOConfig(), output_dir)
+    return await _on_preferences(KTOConfig, model_name, preferences, config, output_dir)
 
 
 async def _on_preferences(
+    config_type: type[PreferenceConfig],
     model_name: str,
     preferences: Sequence[Mapping[str, Any]],
-    config: PreferenceConfig,
+    config: PreferenceConfig | None,
     output_dir: str | None,
 ) -> Trained:
+    chosen = config_type() if config is None else config
+    if not isinstance(chosen, config_type):
+        raise UserError(
+            f"train_with_{config_type.algorithm} takes a {config_type.__name__} and config is a"
+            f" {type(chosen).__name__}; give one of those"
+        )
     return await asyncio.get_running_loop().run_in_executor(
-        None, train_preferences, model_name, preferences, config, output_dir
+        None, train_preferences, model_name, preferences, chosen, output_dir
     )
 
 

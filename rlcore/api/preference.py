@@ -17,11 +17,13 @@ from pydantic import Field
 from rlcore.api.call import TRAINING
 from rlcore.api.configs import ApiConfig
 from rlcore.api.recipe import MICRO_BATCH_TOKENS
-from rlcore.api.session import ONE_RUN, Trained, base_model, publish_model, root_of
+from rlcore.api.session import ONE_RUN, POLICY, Trained, base_model, publish_model, root_of
 from rlcore.cluster.host_settings import set_variables, switch_off
+from rlcore.models.adapter import ADAPTER_FOLDER
 from rlcore.models.base import load_pretrained
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_files, read_config
 from rlcore.models.soundness import check_tokenizer_fits
+from rlcore.models.stop_tokens import record_stops, stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.plan.machine import check_machine
 from rlcore.recipes.load import recipe_digest, resolve_recipe
@@ -32,8 +34,8 @@ from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.checks import file_digest
 from rlcore.store.versions import code_digest
-from rlcore.supervised.loop import SupervisedTraining
-from rlcore.supervised.preference import PreferenceBatches, prepare, reference_table
+from rlcore.supervised.loop import Progress, SupervisedTraining
+from rlcore.supervised.preference import PreferenceBatches, check_start, prepare, reference_table
 from rlcore.supervised.preference_files import OF_PREFERENCE, read_preferences
 from rlcore.supervised.preferences import encode
 from schemas.artifacts import ArtifactRef
@@ -43,8 +45,7 @@ from schemas.recipe import Recipe
 
 logger = logging.getLogger(__name__)
 
-ROWS = "preferences.jsonl"
-POLICY = "policy"
+ROWS = "preferences.jsonl"  # in the output_dir of a call
 
 
 class PreferenceConfig(ApiConfig):
@@ -99,11 +100,11 @@ def train_preferences(
 ) -> Trained:
     """Train ``model_name`` on ``preferences``; return (model, tokenizer, curves by TRL's names).
 
-    Raises UserError for what cannot work or does not fit this machine, and LeaseError while another
-    process trains into ``output_dir``.
+    ``output_dir`` keeps rows, recipe, model and checkpoints. Raises UserError for what cannot work
+    or does not fit this machine and for the ``output_dir`` of another call, and LeaseError while
+    another process trains into it.
     """
-    if not preferences:
-        raise UserError("preferences is empty; give rows of prompt, chosen and rejected")
+    lines = _lines(preferences)
     switch_off()
     set_variables()
     with (
@@ -115,24 +116,56 @@ def train_preferences(
         with store.hold(TRAINING):
             located = locate_model(model_name, None)
             source = base_model(model_name, located, Path(scratch))
-            rows = Path(scratch) / ROWS
-            lines = "".join(json.dumps(dict(row)) + "\n" for row in preferences)
-            rows.write_text(lines, encoding="utf-8")
-            recipe = _recipe(config, source, rows, store)
+            recipe = _recipe(config, source, root / ROWS, store)
             check_machine(recipe)
-            key = _key(recipe, located, rows)
+            key = _key(recipe, located, lines)
+            _require_same_call(store, key, root)
+            (root / ROWS).write_text(lines, encoding="utf-8")
+            text = write_yaml(recipe.model_dump(mode="json"))
+            (root / RECIPE).write_text(text, encoding="utf-8")
             policy = store.find_or_discard(POLICY, key, logger.warning)
             if policy is None:
                 policy = _trained(recipe, store, key, source, name=model_name)
-            text = write_yaml(recipe.model_dump(mode="json"))
-            (root / RECIPE).write_text(text, encoding="utf-8")
-            publish_model(store.directory(policy) / MODEL_FOLDER, root / MODEL_FOLDER)
+            for folder in (MODEL_FOLDER, ADAPTER_FOLDER):
+                if (made := store.directory(policy) / folder).is_dir():
+                    publish_model(made, root / folder)
             model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
             table = stage_metrics(store, key).sort("step")
             metrics: dict[str, list[float]] = {}
             for name, value in table.select("name", "value").iter_rows():
                 metrics.setdefault(name, []).append(value)
             return Trained(model, tokenizer, metrics)
+
+
+def _lines(preferences: Sequence[Mapping[str, Any]]) -> str:
+    """Return the rows as JSON lines. Raises UserError naming the first that cannot be written."""
+    if not len(preferences) or isinstance(preferences, str):
+        raise UserError(
+            f"preferences = {preferences!r:.60} holds no rows; give a list of dicts with prompt,"
+            " chosen and rejected, or with prompt, completion and label"
+        )
+    lines = []
+    for number, row in enumerate(preferences):
+        try:
+            lines.append(json.dumps(dict(row)) + "\n")
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"preferences[{number}] = {row!r:.60} is no row of texts, messages and numbers"
+                f" ({error}); give a dict of those"
+            ) from error
+    return "".join(lines)
+
+
+def _require_same_call(store: ArtifactStore, key: str, root: Path) -> None:
+    """Raise UserError where ``root`` holds what another call has made."""
+    kinds = (POLICY, "checkpoint")
+    others = [made for kind in kinds for made in store.keys(kind, f"{TRAINING}/")]
+    if any(not f"{made}/".startswith(f"{key}/") for made in others):
+        raise UserError(
+            f"output_dir = '{root}' holds a call with other arguments, or that other code of this"
+            " program began, which this one cannot continue; give the arguments as they were, or"
+            " another output_dir"
+        )
 
 
 def _recipe(config: PreferenceConfig, source: Path, rows: Path, store: ArtifactStore) -> Recipe:
@@ -150,6 +183,7 @@ def _recipe(config: PreferenceConfig, source: Path, rows: Path, store: ArtifactS
             "dtype": config.dtype or ("bfloat16" if torch.cuda.is_available() else "float32"),
             "max_tokens": config.max_length,
         },
+        # Required of a recipe, and read by no stage of this call: data, rl, reward, evaluate.
         "data": {"sources": [{"kind": "file", "path": str(rows)}], "max_prompt_tokens": 1},
         "sft": {"enabled": False},
         "preference": {
@@ -175,17 +209,18 @@ def _recipe(config: PreferenceConfig, source: Path, rows: Path, store: ArtifactS
             },
             "rollout": {"engine": "transformers", "threads": threads},
         },
+        "tracking": {"wandb": False},
     }
     return resolve_recipe(name, tree, config.overrides)
 
 
-def _key(recipe: Recipe, model: Path, rows: Path) -> str:
+def _key(recipe: Recipe, model: Path, rows: str) -> str:
     """Return what names this call's results: files of the model, rows, settings and code."""
     assert recipe.preference is not None, "the recipe has the section"
     settings = recipe.preference.model_dump(mode="json", exclude={"data": {"path"}})
     decides = [
         {file.name: file_digest(file.resolve()) for file in model_files(model)},
-        file_digest(rows),
+        rows,
         settings,
         [recipe.seed, recipe.model.dtype, recipe.model.adapter and str(recipe.model.adapter)],
         code_digest("preference"),
@@ -219,14 +254,18 @@ def _trained(
         training = SupervisedTraining(
             batches, section, learner=learner, store=store, key=key, lineage=lineage
         )
-        training.run(_log, log=logger.warning)
+
+        def on_step(progress: Progress) -> None:
+            if progress.step == 1:
+                check_start(progress.metrics, recipe.model.dtype)
+            loss = progress.metrics[f"{PREFERENCE}/loss"]
+            logger.info("step %d/%d  loss %.4f", progress.step, progress.total, loss)
+
+        training.run(on_step, log=logger.warning)
         training.publish(batches.validation())
         learner.export_hf(exported / MODEL_FOLDER)
+        stops = stops_of(source, tokenizer, recipe.model.stop_tokens)
+        record_stops(exported / MODEL_FOLDER, stops)
         made = store.put(POLICY, key, directory=exported, lineage=lineage)
         training.discard_checkpoints()
         return made
-
-
-def _log(progress: Any) -> None:
-    loss = progress.metrics.get("preference/loss", float("nan"))
-    logger.info("step %d/%d  loss %.4f", progress.step, progress.total, loss)

@@ -56,3 +56,18 @@ def flash_problem() -> str | None:
     except (ImportError, OSError) as error:
         return f"the package {PACKAGE} does not import: {' '.join(str(error).split())}"
     return None
+
+
+def divides_heads(ranks: int, heads: int, key_heads: int) -> bool:
+    """Return whether ``ranks`` can divide a model's sequences: each has as many of its ``heads`` of
+    attention, and heads of keys of its own or one that several ranks have."""
+    return heads % ranks == 0 and (key_heads % ranks == 0 or ranks % key_heads == 0)
+
+
+def uneven_heads(ranks: int, heads: int, key_heads: int, model: str) -> str:
+    """Return the sentence on a ``model`` for which that does not hold."""
+    fits = max(n for n in range(1, ranks) if divides_heads(n, heads, key_heads))
+    return (
+        f"hardware.learner.sequence_parallel = {ranks} does not divide the {heads} attention heads"
+        f" and {key_heads} heads of keys of {model}; set it to a number that does, such as {fits}"
+    )

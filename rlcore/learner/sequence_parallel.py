@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from rlcore.learner.attention import FLASH, SDPA
+from rlcore.learner.attention import FLASH, SDPA, divides_heads, uneven_heads
 from rlcore.learner.model import TokenModel
 from rlcore.learner.packing_check import FLOORS, example_batch, models_of, read_outputs
 from rlcore.learner.spec import LearnerSpec
@@ -68,12 +68,8 @@ class SequenceParallel:
         config = model.lm.config.get_text_config()
         heads = config.num_attention_heads
         shared = getattr(config, "num_key_value_heads", None) or heads
-        if heads % self._size or (shared % self._size and self._size % shared):
-            raise UserError(
-                f"hardware.learner.sequence_parallel = {self._size} divides neither the {heads}"
-                f" attention heads nor the {shared} of keys of '{spec.model_dir}' among so many"
-                " ranks; set it to a divisor of both"
-            )
+        if not divides_heads(self._size, heads, shared):
+            raise UserError(uneven_heads(self._size, heads, shared, f"'{spec.model_dir}'"))
         if self._attention != FLASH and not (self._attention == SDPA and takes_masks(model.lm)):
             raise UserError(
                 f"hardware.learner.sequence_parallel = {self._size} needs an architecture whose"

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlcore.engines.registry import choose
-from rlcore.learner.attention import Attention, choose_attention, flash_missing
+from rlcore.learner.attention import (
+    Attention,
+    choose_attention,
+    divides_heads,
+    flash_missing,
+    uneven_heads,
+)
 from rlcore.models.shape import ModelShape, find_shape
 from rlcore.plan.batches import BatchPlans, all_batches, sampled_sequences, worker_counts
 from rlcore.plan.data_size import DataSize, data_size
@@ -142,9 +148,10 @@ def _check_prompts(fit: Fit) -> None:
 
 
 def _check_width(fit: Fit) -> None:
-    """Raise UserError where the heads of attention cannot be divided among an engine's processes,
-    or these have no core each, which vLLM would say once the stages before are over. With no GPU
-    visible and device "auto", the run is assumed to be for another machine."""
+    """Raise UserError where the heads of attention cannot be divided among an engine's processes or
+    the ranks that divide sequences, or an engine's processes have no core each, all of which would
+    be said once the stages before are over. With no GPU visible and device "auto", the run is
+    assumed to be for another machine."""
     hardware, cores = fit.recipe.hardware, os.cpu_count() or 1
     width = hardware.rollout.tensor_parallel
     if hardware.device == "cpu" and hardware.ray_address is None and width > cores:
@@ -152,9 +159,13 @@ def _check_width(fit: Fit) -> None:
             f"hardware.rollout.tensor_parallel = {width} takes a core for each process and this"
             f" machine has {cores}; lower it and gpus_per_engine"
         )
-    if fit.shape is None or fit.shape.num_heads % width == 0:
+    if fit.shape is None:
         return
-    heads = fit.shape.num_heads
+    heads, size = fit.shape.num_heads, hardware.learner.sequence_parallel
+    if not divides_heads(size, heads, fit.shape.num_kv_heads):
+        raise UserError(uneven_heads(size, heads, fit.shape.num_kv_heads, fit.shape.name))
+    if heads % width == 0:
+        return
     fits = max(each for each in range(1, width) if heads % each == 0)
     raise UserError(
         f"hardware.rollout.tensor_parallel = {width} does not divide the {heads} attention heads of"

@@ -73,6 +73,10 @@ def test_the_same_call_continues_and_a_finished_one_trains_nothing(
         assert tensor.equal(model.state_dict()[name]), name
     total = len(metrics["preference/loss"])
     assert steps == 7 + total - 6
+    kept = (tmp_path / "out" / "preferences.jsonl").read_text().splitlines()
+    assert len(kept) == len(PAIRS), "which data made the model can be read later"
+    with pytest.raises(UserError, match="holds a call with other arguments"):
+        train_with_dpo_sync(tiny, PAIRS[:30], config, str(tmp_path / "out"))
     again, *_ = train_with_dpo_sync(tiny, PAIRS, config, str(tmp_path / "out"))
     assert steps == 7 + total - 6
     assert (tmp_path / "out" / "model" / "config.json").is_file()
@@ -83,13 +87,16 @@ def test_the_same_call_continues_and_a_finished_one_trains_nothing(
 @pytest.mark.parametrize(
     ("rows", "config", "sentence"),
     [
-        ([], {}, "preferences is empty; give rows of prompt, chosen and rejected"),
+        ([], {}, r"preferences = \[\] holds no rows; give a list of dicts with prompt"),
+        ("abc", {}, "preferences = 'abc' holds no rows"),
+        (["abc"], {}, r"preferences\[0\] = 'abc' is no row of texts"),
+        ([*PAIRS, {"prompt": {1}}], {}, r"preferences\[40\] = .* is no row of texts"),
         ([{"prompt": "a", "chosen": "b"}], {}, "rejected"),
         (PAIRS, {"overrides": {"preference.bta": 1}}, "beta"),
     ],
 )
 def test_what_cannot_work_is_refused_before_a_step(
-    tiny: str, rows: list, config: dict[str, Any], sentence: str
+    tiny: str, rows: Any, config: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         train_with_dpo_sync(tiny, rows, DPOConfig(**{**SMALL, **config}))
@@ -98,3 +105,9 @@ def test_what_cannot_work_is_refused_before_a_step(
 def test_a_name_that_is_no_setting_is_answered() -> None:
     with pytest.raises(UserError, match=r"DPOConfig\.bta is not a setting; did you mean 'beta'"):
         DPOConfig(bta=0.1)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_config_of_another_algorithm_is_refused(tiny: str) -> None:
+    other: Any = KTOConfig()
+    with pytest.raises(UserError, match="train_with_dpo takes a DPOConfig and config is a KTOConf"):
+        train_with_dpo_sync(tiny, PAIRS, other)

@@ -82,7 +82,7 @@ def test_one_head_of_keys_serves_all_ranks(spec, pair, batch, learner_of, tmp_pa
 
 def test_heads_that_ranks_cannot_divide(spec, pair, tmp_path):
     write_heads(tmp_path, heads=3, shared=3)
-    with pytest.raises(UserError, match=f"{REFUSAL} divides neither the 3 attention heads"):
+    with pytest.raises(UserError, match=f"{REFUSAL} does not divide the 3 attention heads and 3"):
         pair.build(replace(spec, model_dir=str(tmp_path), sequence_parallel=2))
 
 

@@ -100,6 +100,11 @@ def test_heads_that_cannot_be_divided_among_processes_are_refused() -> None:
     message = refused(big(**divided(8)), machine)
     assert "tensor_parallel = 8 does not divide the 28 attention heads of a Qwen2" in message
     assert message.endswith("such as 7")
+    ranks = {"ranks": 8, "gpus_per_rank": 1, "sequence_parallel": 8}
+    settings = {f"hardware__learner__{key}": value for key, value in ranks.items()}
+    message = refused(big(**settings), machine)
+    assert "sequence_parallel = 8 does not divide the 28 attention heads and 4 heads" in message
+    assert message.endswith("such as 4")
     message = refused(big(**divided(4096), hardware__device="cpu"), machine)
     assert "tensor_parallel = 4096 takes a core for each process and this machine has" in message
     elsewhere = Machine(host=1024 * GIB, gpus=(), disk_free=None)
