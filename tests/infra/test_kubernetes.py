@@ -146,8 +146,25 @@ def test_the_ray_cluster_is_strictly_valid_and_asks_for_a_token() -> None:
     wrong["spec"]["headGroupSpec"]["template"]["spec"]["container"] = []
     assert list(validator.iter_errors(wrong)), "the schema sees nothing"
     assert cluster["spec"]["authOptions"] == {"mode": "token"}
-    assert "workerGroupSpecs" not in cluster["spec"]
     assert cluster["spec"]["rayVersion"] == version("ray")
+
+
+def test_ray_s_other_nodes_run_what_its_head_runs(tmp_path: Path) -> None:
+    """Ranks and engines lie on either; other software there is refused before a run."""
+    spec = yaml.safe_load(RAY.read_text())["spec"]
+    head = spec["headGroupSpec"]["template"]["spec"]
+    (group,) = spec["workerGroupSpecs"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "node"}, **group["template"]}
+    assert validated(pod, folder=tmp_path) == ""
+    node, ray = group["template"]["spec"], head["containers"][0]
+    (container,) = node["containers"]
+    for key in ("image", "envFrom", "env", "resources", "securityContext", "volumeMounts"):
+        assert container[key] == ray[key]
+    assert {**head, "containers": [], "shareProcessNamespace": None} == {
+        **node,
+        "containers": [],
+        "shareProcessNamespace": None,
+    }
 
 
 def test_the_pod_of_ray_is_strictly_valid_and_its_worker_has_the_token(tmp_path: Path) -> None:
