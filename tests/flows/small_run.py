@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-HANGS_S = 900.0  # after which a run hangs, also on a machine with much else to do
+HANGS_S = 1800.0  # after which a run hangs, also on a machine with much else to do
 # One process holds learner and engine: the store, the loop and the checkpoints are the real ones,
 # and a run takes seconds, so that it can be killed at every step.
 INLINE = {
