@@ -36,7 +36,7 @@ SCHEMA_LIBRARIES = {"cronsim", "pydantic", "pandera", "polars"}
 CONFINED = {
     "prefect": ("flows/", "tasks/"),
     "wandb": ("tasks/run_page/tracking.py",),
-    "ray": ("rlcore/cluster/ray_cluster.py", "rlcore/cluster/ray_hosts.py"),
+    "ray": tuple(f"rlcore/cluster/{name}.py" for name in ("ray_cluster", "ray_hosts", "travel")),
     "vllm": ("rlcore/engines/vllm_engine.py", "rlcore/engines/vllm_transfer.py"),
     "deepspeed": ("rlcore/learner/engine.py", "rlcore/learner/sequence_parallel.py"),
     "openai": ("rlcore/rewards/judges/client.py",),

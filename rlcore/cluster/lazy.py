@@ -8,8 +8,8 @@ from schemas.hardware import HardwareSection
 
 
 class LazyCluster:
-    """Starts, holds and ends the cluster of ``hardware``; ``store``: the run's, through which its
-    hosts exchange files."""
+    """Starts, holds and ends the cluster of ``hardware``; ``store``: the run's, from which its
+    hosts fetch artifacts."""
 
     def __init__(self, hardware: HardwareSection, store: str = "") -> None:
         self._hardware, self._store = hardware, store

@@ -1,7 +1,7 @@
 """Workers as long-lived Ray actors, owned by this process: when it dies, they die.
 
-Ray is imported here and in ``ray_hosts`` alone. Actors reserve GPUs but no CPUs: the phases
-alternate, so a worker's CPU use is bounded by its thread count, not by a reservation.
+Ray is imported here, in ``ray_hosts`` and in ``travel`` alone. Actors reserve GPUs but no CPUs: the
+phases alternate, so a worker's CPU use is bounded by its thread count, not by a reservation.
 """
 
 import json
@@ -25,7 +25,7 @@ from ray._raylet import (
     AuthenticationTokenLoader,  # pyright: ignore[reportAttributeAccessIssue]
     Config,  # pyright: ignore[reportAttributeAccessIssue]
 )
-from ray.exceptions import AuthenticationError, RayActorError, RayTaskError
+from ray.exceptions import AuthenticationError, ObjectLostError, RayActorError, RayTaskError
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlcore.cluster.address import DISABLED, MODE, REFUSED, check_address, require_token
@@ -42,7 +42,13 @@ from rlcore.cluster.ray_hosts import (
 )
 from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
 from rlcore.cluster.travel import NOTHING, Seat, Stored, Traveller, named
-from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout, new_rendezvous_file
+from rlcore.cluster.types import (
+    Placement,
+    WorkerDied,
+    WorkerError,
+    WorkerTimeout,
+    new_rendezvous_file,
+)
 from rlcore.cluster.watch import LOOK_S, CallWatch, end, labelled, logged
 from rlcore.recipes.redaction import redacting
 from schemas.errors import UserError
@@ -160,13 +166,18 @@ class RayPending:
     def _answer(self) -> Any:
         try:
             return self._take(ray.get(self._reference))
-        except RayActorError as error:
-            died = f"worker '{self._call_watch.name}' died during {self._method}: {error}"
-            raise logged(WorkerDied, died) from error
-        except RayTaskError as error:
+        except RayTaskError as error:  # before the others: it is of its cause's class too
             if isinstance(error.cause, UserError):
                 raise error.cause from None
+            if isinstance(error.cause, ObjectLostError):
+                raise self._died("the host of what was sent to it is lost") from error
             raise
+        except (RayActorError, ObjectLostError) as error:
+            raise self._died(error) from error
+
+    def _died(self, reason: object) -> WorkerError:
+        name, method = self._call_watch.name, self._method
+        return logged(WorkerDied, f"worker '{name}' died during {method}: {reason}")
 
 
 class RayWorker:
@@ -276,8 +287,8 @@ class RayCluster:
         start_s: float = 120.0,
         store: str = "",
     ) -> None:
-        """Start or join it. ``stall_s``: see ``Watch``. ``store``: the run's, through which several
-        hosts exchange files.
+        """Start or join it. ``stall_s``: see ``Watch``. ``store``: the run's, from which
+        several hosts fetch artifacts.
 
         Raises WorkerTimeout when our own Ray has not started within ``start_s`` seconds,
         UserError when the cluster at ``address`` cannot be joined.
@@ -384,8 +395,6 @@ class RayCluster:
         for worker in self._workers:
             worker.stop()
         self._workers.clear()
-        if self._hosts is not None:
-            self._hosts.close()
         ray.shutdown()
         self._continued.close()
         end(process for process in processes if process is not None)

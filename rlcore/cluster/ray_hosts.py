@@ -5,7 +5,6 @@ import os
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from rlcore.cluster.hosts import (
     place,
     software,
 )
-from rlcore.cluster.travel import LOAD, Exchange, Seat, Stored, Written, named, take_home
+from rlcore.cluster.travel import LOAD, Seat, Stored, Written, named, sent, take_home
 from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout
 from rlcore.cluster.watch import logged
 from schemas.errors import UserError
@@ -88,7 +87,6 @@ class RunHosts:
         self._store, self._start_s = store, start_s
         self._software = software()
         self._checked = {self.own}
-        self._exchange: Exchange | None = None
         self._offered: tuple[Any, Any] | None = None  # an update, and what it became
 
     def place(
@@ -141,43 +139,36 @@ class RunHosts:
 
     def seat(self, address: str) -> Seat:
         """Return what a worker on a host knows of where it is."""
-        url = "" if self.exchange is None else self.exchange.url
-        return Seat(address, address != self.own, url)
+        return Seat(address, address != self.own)
 
     def on(self, address: str) -> dict[str, Any]:
         """Return the options of Ray that place something on a host."""
         node = self._hosts[address].node
         return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
 
-    @property
-    def exchange(self) -> Exchange | None:
-        """Return what workers on other hosts exchange files through; None while there are none."""
-        if self._exchange is None and "://" in self._store:
-            self._exchange = Exchange.begin(self._store)
-        return self._exchange
-
     def carried(
         self, host: str, method: str, args: tuple[Any, ...]
     ) -> tuple[tuple[Any, ...], dict[str, Stored] | None, Callable[[Any], Any]]:
         """Return the arguments of a call to a worker on ``host``, the folders that they name
         (``travel.arrived``), and what takes its answer."""
-        exchange = self.exchange if self.split else None
-        if exchange is None or host == self.own:
-            return args, None if exchange is None else {}, lambda answer: answer
-        if method == LOAD and not args[0].name:  # a file that this process wrote
-            args = (self._offer(exchange, args[0]),)
+        if not self.split or host == self.own:
+            return args, {} if self.split else None, lambda answer: answer
+        if method == LOAD:
+            args = (self._offer(args[0]),)
 
         def take(answer: Any) -> Any:
-            written = isinstance(answer, Written)
-            return take_home(exchange, answer, args[0]) if written else answer
+            return take_home(answer, args[0]) if isinstance(answer, Written) else answer
 
         return args, named(args), take
 
-    def _offer(self, exchange: Exchange, update: Any) -> Any:
+    def _offer(self, update: Any) -> Any:
+        """Return ``update`` with its bytes; those of a file that this process wrote are sent once,
+        and let go with the next update."""
+        if update.parts:
+            self._offered = None
+            return update
         if self._offered is None or self._offered[0] is not update:
-            if self._offered is not None:
-                exchange.remove(self._offered[1].name)
-            self._offered = update, replace(update, host=self.own, name=exchange.put(update.path))
+            self._offered = update, replace(update, host=self.own, parts=sent(update.path))
         return self._offered[1]
 
     def require(self, address: str, meanwhile: str) -> None:
@@ -185,9 +176,3 @@ class RunHosts:
         if self._lifelines[address].is_lost():
             lost = f"node {address} of the Ray cluster is lost: its raylet does not answer"
             raise logged(WorkerDied, f"{lost}; {meanwhile}")
-
-    def close(self) -> None:
-        """Remove what was exchanged."""
-        if self._exchange is not None:
-            with suppress(Exception):  # of a store that answers no more; a later run removes it
-                self._exchange.close()

@@ -1,26 +1,27 @@
-"""How folders and weights reach a worker on another host: through the store.
+"""How folders and weights reach a worker on another host.
 
 A call keeps its arguments. With them goes what each path in them is a copy of, and the worker gets
 a path of its own host; what it wrote comes back once its call has ended:
 
 * A folder of an artifact is fetched from the store into the host's own cache, verified.
-* Weights that a rank publishes are read from its memory on its own host (``path``), and from the
-  store on others (``name``).
-* What ``WRITTEN`` calls write is put into the store, and from there into the flow's folder.
-
-All but artifacts lie below ``<store>/.exchange/<run>/``, which ends with the run.
+* Weights that a rank publishes are read from its memory on its own host (``path``), and on others
+  from Ray's object store (``parts``), which fetches them once a host and frees them with the last
+  that refers to them.
+* What ``WRITTEN`` calls write goes through Ray's object store into the flow's folder.
 """
 
 import fcntl
 import os
 import tempfile
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
 
 from rlcore.cluster.host_settings import socket_folder
 from rlcore.cluster.worker_object import Shell
@@ -31,59 +32,34 @@ if TYPE_CHECKING:
 
 WRITTEN = {"save", "export_hf"}  # methods whose first argument names a folder that they write
 PUBLISH, LOAD = "publish", "load_weights"
-_FOLDER = ".exchange"
-ABANDONED_S = 7 * 24 * 3600
+PART_BYTES = 64 * 2**20
+FETCHED = 4  # parts that are fetched at once
 NOTHING: Mapping[str, "Stored"] = {}
+Parts = tuple["ray.ObjectRef", ...]
 
 
-class Exchange:
-    """Files of one run below ``url`` in a store that all hosts reach; they live until ``close``."""
+def sent(path: str | Path) -> Parts:
+    """Return the bytes of a file as objects of Ray, one after another; any process reads them."""
+    # A mapped file: Ray copies from it into its own memory, and nothing else holds the bytes.
+    data = np.memmap(path, dtype=np.uint8, mode="r") if os.path.getsize(path) else np.empty(0)
+    cuts = range(0, len(data), PART_BYTES)
+    return tuple(ray.put(np.asarray(data[cut : cut + PART_BYTES])) for cut in cuts)
 
-    def __init__(self, url: str) -> None:
-        import fsspec  # where it is used: most runs have one host, and each starts processes
 
-        self.url = url
-        self._fs, self._top = fsspec.url_to_fs(url)
-
-    @classmethod
-    def begin(cls, store: str) -> "Exchange":
-        """Return that of a new run; those that runs which were killed left are removed a week
-        later."""
-        above, now = cls(f"{store.rstrip('/')}/{_FOLDER}"), int(time.time())
-        with suppress(FileNotFoundError):
-            for path in above._fs.ls(above._top, detail=False):
-                begun = path.rstrip("/").rpartition("/")[2].partition("-")[0]
-                if begun.isdecimal() and now - int(begun) > ABANDONED_S:
-                    above._fs.rm(path, recursive=True)
-        return cls(f"{above.url}/{now}-{uuid.uuid4().hex[:8]}")
-
-    def put(self, path: str | Path) -> str:
-        """Store one file; return its name here."""
-        name = uuid.uuid4().hex
-        self._fs.put_file(str(path), f"{self._top}/{name}")
-        return name
-
-    def get(self, name: str, path: Path) -> None:
-        """Fetch it."""
-        self._fs.get_file(f"{self._top}/{name}", str(path))
-
-    def remove(self, name: str) -> None:
-        """Remove it, if it is there."""
-        with suppress(FileNotFoundError):
-            self._fs.rm_file(f"{self._top}/{name}")
-
-    def close(self) -> None:
-        """Remove all."""
-        with suppress(FileNotFoundError):
-            self._fs.rm(self._top, recursive=True)
+def receive(parts: Parts, path: Path) -> None:
+    """Write the file that ``sent`` took. Raises ObjectLostError where its host is lost."""
+    with path.open("wb") as file:
+        for start in range(0, len(parts), FETCHED):
+            for part in ray.get(list(parts[start : start + FETCHED])):
+                file.write(part)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a call returned that wrote ``files`` of the exchange: relative path -> name."""
+    """What a call returned that wrote ``files``: relative path -> bytes."""
 
     value: Any
-    files: dict[str, str]
+    files: dict[str, Parts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +119,10 @@ def _one_at_a_time(content: str) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class Seat:
     """Where a worker of a run on several hosts lies: at the address ``host``, ``elsewhere`` than
-    the flow. ``exchange``: the URL of the run's, "" where the store is no bucket."""
+    the flow."""
 
     host: str
     elsewhere: bool
-    exchange: str
 
 
 class Traveller(Shell):
@@ -155,9 +130,7 @@ class Traveller(Shell):
 
     def __init__(self, target: str, seat: Seat | None) -> None:
         super().__init__(target)
-        self._host, self._elsewhere = ("", False) if seat is None else (seat.host, seat.elsewhere)
-        self._exchange = Exchange(seat.exchange) if seat is not None and seat.exchange else None
-        self._published: list[str] = []
+        self._seat = seat
 
     def build(self, args: tuple[Any, ...], folders: Mapping[str, Stored] = NOTHING) -> None:
         """Build the object; ``folders``: see ``arrived``. What that raises, the calls do."""
@@ -177,56 +150,45 @@ class Traveller(Shell):
     ) -> Any:
         """Return what ``method`` returns. ``folders``: see ``arrived``; None where all workers lie
         on one host."""
-        exchange = self._exchange
-        if exchange is None or folders is None:
+        seat = self._seat
+        if seat is None or folders is None:
             return super().call(method, args, kwargs)
         if method == LOAD:
-            return self._load(exchange, *args)
-        if method in WRITTEN and self._elsewhere:
-            return self._write(exchange, method, args)
+            return self._load(seat, *args)
+        if method in WRITTEN and seat.elsewhere:
+            return self._write(method, args)
         result = super().call(method, tuple(arrived(each, folders) for each in args), kwargs)
         if method == PUBLISH and result.path:
-            kept = args[1] if len(args) > 1 else kwargs.get("kept", 1)
-            return self._offer(exchange, result, kept)
+            return replace(result, host=seat.host, parts=sent(result.path))
         return result
 
-    def _offer(self, exchange: Exchange, update: Any, kept: int) -> Any:
-        """Put a ``WeightUpdate`` into the exchange, where the ``kept`` newest stay."""
-        name = exchange.put(update.path)
-        self._published.append(name)
-        while len(self._published) > kept:
-            exchange.remove(self._published.pop(0))
-        return replace(update, host=self._host, name=name)
-
-    def _load(self, exchange: Exchange, update: Any) -> Any:
-        if update.host == self._host or not update.name:
+    def _load(self, seat: Seat, update: Any) -> Any:
+        if update.host == seat.host or not update.parts:
             return super().call(LOAD, (update,), {})
         memory = Path("/dev/shm")
         folder = memory if memory.is_dir() else Path(tempfile.gettempdir())
         # ``models.weight_files`` removes files of this name once their process has ended.
         path = folder / f"rl-weights-{os.getpid()}-{uuid.uuid4().hex[:8]}.safetensors"
         try:
-            exchange.get(update.name, path)
+            receive(update.parts, path)
             return super().call(LOAD, (replace(update, path=str(path)),), {})
         finally:
             path.unlink(missing_ok=True)
 
-    def _write(self, exchange: Exchange, method: str, args: tuple[Any, ...]) -> Written:
-        """Call a method of ``WRITTEN`` with a folder of this host; what it wrote there, and beside
-        it, goes into the exchange."""
+    def _write(self, method: str, args: tuple[Any, ...]) -> Written:
+        """Call a method of ``WRITTEN`` with a folder of this host; return what it wrote there, and
+        beside it."""
         with tempfile.TemporaryDirectory(prefix="rl-pipeline-") as made:
             target = Path(made) / Path(args[0]).name
             value = super().call(method, (str(target), *args[1:]), {})
             found = [path for path in sorted(Path(made).rglob("*")) if path.is_file()]
-            files = {path.relative_to(made).as_posix(): exchange.put(path) for path in found}
-        return Written(value, files)
+            return Written(value, {path.relative_to(made).as_posix(): sent(path) for path in found})
 
 
-def take_home(exchange: Exchange, written: Written, target: str) -> Any:
+def take_home(written: Written, target: str) -> Any:
     """Put what a call for the folder ``target`` wrote on another host there; return its result."""
-    for below, name in written.files.items():
+    for below, parts in written.files.items():
         path = Path(target).parent / below
         path.parent.mkdir(parents=True, exist_ok=True)
-        exchange.get(name, path)
-        exchange.remove(name)
+        receive(parts, path)
     return written.value

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schemas.errors import UserError
 
@@ -49,15 +49,15 @@ class WeightUpdate:
 
     The file holds the whole canonical HF state (fp32 or bf16), commonly in memory.
     ``tensors``: ``tensor_digests`` of the sender's own tensors, which ``stamp.digest`` combines.
-    In a run on several hosts ``host`` is where ``path`` is read, and ``name`` that of a copy in the
-    run's exchange (``cluster.travel``) for the others.
+    In a run on several hosts ``host`` is where ``path`` is read, and ``parts`` are its bytes for
+    the others (``cluster.travel.sent``).
     """
 
     stamp: WeightStamp
     path: str
     tensors: Mapping[str, str]
     host: str = ""
-    name: str = ""
+    parts: tuple[Any, ...] = ()
 
 
 CHUNK_BYTES = 16 * 2**20  # leaf of the hash tree, so that one big embedding is hashed on all cores

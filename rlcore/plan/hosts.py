@@ -43,7 +43,7 @@ def layout_lines(recipe: Recipe, hosts: Sequence[Host]) -> list[str]:
     lines = [f"{h.address}: {', '.join(held[h.address])}" for h in hosts if h.address in held]
     first = lies["policy"][0]
     others = ", ".join(sorted(set(engines) - {first}))
-    store = f", through the store to {others}" if others else ""
+    store = f", through Ray's object store to {others}" if others else ""
     return [*lines, f"weights: in memory on {first}{store}"]
 
 

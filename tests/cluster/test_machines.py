@@ -122,7 +122,7 @@ def test_the_plan_says_what_lies_where_and_refuses_a_folder_as_store(
     plan = planned(machines, {**ray, "store": f"{bucket}/plan"})
     assert f"  {first}: policy rank 0, rollout engine 0\n" in plan
     assert f"  {second}: policy rank 1, rollout engine 1\n" in plan
-    assert f"  weights: in memory on {first}, through the store to {second}\n" in plan
+    assert f"  weights: in memory on {first}, through Ray's object store to {second}\n" in plan
     refused = planned(machines, {**ray, "store": "runs/store"})
     assert refused.startswith("error: store = 'runs/store' is a folder of one host, and workers")
     assert refused.count("\n") == 1
@@ -164,7 +164,6 @@ def test_two_machines_learn_what_one_learns_and_one_goes_on_without_the_other(
     both = f"{bucket}/both"
     run(machines, "both", {**ray, "store": both})
     assert policies(both) == undisturbed
-    assert not fsspec.filesystem("s3").exists(f"{both}/.exchange"), "weights stay in the bucket"
 
     logs = [
         path for each in (machines.first, machines.second) for path in (each / "ray").rglob("*")

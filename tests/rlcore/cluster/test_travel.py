@@ -4,9 +4,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from ray.exceptions import OwnerDiedError
 
 from rlcore.cluster import travel
-from rlcore.cluster.travel import Exchange, Seat, Traveller, Written, named, take_home
+from rlcore.cluster.ray_cluster import RayCluster
+from rlcore.cluster.travel import Seat, Traveller, Written, named, receive, sent, take_home
+from rlcore.cluster.types import Placement, WorkerDied
 from rlcore.models.weight_digest import WeightStamp, WeightUpdate
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
@@ -66,8 +69,8 @@ def cached(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
 
 
-def worker(exchange: Exchange, host: str) -> Traveller:
-    return Traveller(f"{HERE}:Learner", Seat(host, host != HOME, exchange.url))
+def worker(host: str) -> Traveller:
+    return Traveller(f"{HERE}:Learner", Seat(host, elsewhere=host != HOME))
 
 
 def test_a_folder_of_an_artifact_is_one_of_each_host(
@@ -80,7 +83,7 @@ def test_a_folder_of_an_artifact_is_one_of_each_host(
     folders = named([spec, str(here), 3, "/no/artifact"])
     assert list(folders) == [str(here)]
     cached(monkeypatch, tmp_path / "there")
-    away = worker(Exchange.begin(store), AWAY)
+    away = worker(AWAY)
     away.build((spec,), folders)
     path, text = away.call("read", (), {}, {})
     assert text == "weights"
@@ -91,37 +94,36 @@ def test_a_store_that_fails_is_told_by_the_first_call(store: str, tmp_path: Path
     ref = stored(store, tmp_path)
     spec = Spec(str(ArtifactStore(store).directory(ref) / "model"))
     folders = {k: replace(v, below="gone") for k, v in named([spec]).items()}
-    away = worker(Exchange.begin(store), AWAY)
+    away = worker(AWAY)
     away.build((spec,), folders)
     with pytest.raises(AssertionError):
         away.call("read", (), {}, {})
 
 
-def built(store: str, tmp_path: Path, exchange: Exchange, host: str) -> Traveller:
+def built(store: str, tmp_path: Path, host: str) -> Traveller:
     ref = ArtifactStore(store).find("policy", "p") or stored(store, tmp_path)
-    made = worker(exchange, host)
+    made = worker(host)
     made.build((Spec(str(ArtifactStore(store).directory(ref) / "model")),), {})
     return made
 
 
-def test_what_is_saved_on_another_host_comes_home(store: str, tmp_path: Path) -> None:
-    exchange = Exchange.begin(store)
+def test_what_is_saved_on_another_host_comes_home(
+    store: str, tmp_path: Path, on_ray: RayCluster
+) -> None:
     target = tmp_path / "scratch" / "actor"
-    written = built(store, tmp_path, exchange, AWAY).call("save", (str(target),), {}, {})
+    written = built(store, tmp_path, AWAY).call("save", (str(target),), {}, {})
     assert isinstance(written, Written)
     assert not target.exists()
-    assert take_home(exchange, written, str(target)) == "done"
+    assert take_home(written, str(target)) == "done"
     assert (target / "rank-1.json").read_text() == "saved"
-    home = built(store, tmp_path, exchange, HOME)
+    home = built(store, tmp_path, HOME)
     assert home.call("save", (str(tmp_path / "own"),), {}, {}) == "done"
 
 
-def test_weights_are_read_from_memory_on_one_host_and_from_the_store_on_others(
-    store: str, tmp_path: Path
+def test_weights_are_read_from_memory_on_one_host_and_sent_to_others(
+    store: str, tmp_path: Path, on_ray: RayCluster
 ) -> None:
-    exchange = Exchange.begin(store)
-    home = built(store, tmp_path, exchange, HOME)
-    away = built(store, tmp_path, exchange, AWAY)
+    home, away = (built(store, tmp_path, host) for host in (HOME, AWAY))
     update = home.call("publish", (), {"kept": 1}, {})
     assert home.call("load_weights", (update,), {}, {}) == (update.path, "weights")
     path, text = away.call("load_weights", (update,), {}, {})
@@ -130,34 +132,61 @@ def test_weights_are_read_from_memory_on_one_host_and_from_the_store_on_others(
     assert not Path(path).exists(), "memory of the host fills"
 
 
-def test_only_the_weights_that_may_be_loaded_again_are_kept(store: str, tmp_path: Path) -> None:
-    exchange = Exchange.begin(store)
-    home = built(store, tmp_path, exchange, HOME)
-    first, second = (home.call("publish", (None, 2), {}, {}) for _ in range(2))
-    third = home.call("publish", (None, 2), {}, {})
-    with pytest.raises(FileNotFoundError):
-        exchange.get(first.name, tmp_path / "gone")
-    for update in (second, third):
-        exchange.get(update.name, tmp_path / "there")
-    exchange.close()
-    with pytest.raises(FileNotFoundError):
-        exchange.get(third.name, tmp_path / "gone")
+def test_on_one_host_nothing_is_sent(store: str, tmp_path: Path) -> None:
+    assert built(store, tmp_path, HOME).call("publish", (), {}, None).parts == ()
 
 
-def test_on_one_host_nothing_is_exchanged(store: str, tmp_path: Path) -> None:
-    home = built(store, tmp_path, Exchange.begin(store), HOME)
-    assert home.call("publish", (), {}, None).name == ""
-
-
-def test_what_a_killed_run_left_goes_a_week_later(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("size", [0, 1, 10, 11, 50])
+def test_a_file_arrives_whole_whatever_its_length(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_ray: RayCluster
 ) -> None:
-    (tmp_path / "weights").write_text("old")
-    killed = Exchange.begin(store)
-    name = killed.put(tmp_path / "weights")
-    Exchange.begin(store)
-    killed.get(name, tmp_path / "there")
-    monkeypatch.setattr(travel, "ABANDONED_S", -2)
-    Exchange.begin(store)
-    with pytest.raises(FileNotFoundError):
-        killed.get(name, tmp_path / "gone")
+    """The last part is shorter than the others, and what is sent may be written over at once."""
+    monkeypatch.setattr(travel, "PART_BYTES", 10)
+    data = bytes(range(size))
+    (tmp_path / "file").write_bytes(data)
+    parts = sent(tmp_path / "file")
+    (tmp_path / "file").write_bytes(bytes(size))
+    receive(parts, tmp_path / "there")
+    assert (tmp_path / "there").read_bytes() == data
+
+
+class Sender:
+    """Publishes what ``path`` holds."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def publish(self) -> WeightUpdate:
+        return WeightUpdate(WeightStamp(0, "d"), self.path, {}, parts=sent(self.path))
+
+
+class Receiver:
+    """Reads what was sent into ``folder``."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = Path(folder) / "received"
+
+    def read(self, update: WeightUpdate) -> str:
+        receive(update.parts, self.path)
+        return self.path.read_text()
+
+    def lose(self) -> None:
+        """What Ray raises where the sender's host is lost."""
+        raise OwnerDiedError("00" * 28, "", "")
+
+
+def test_weights_pass_from_worker_to_worker(tmp_path: Path, on_ray: RayCluster) -> None:
+    """The flow holds the update only: an engine that is replaced loads it once more."""
+    old, new = "old weights" * 10**5, "new weights" * 10**5  # Ray keeps what is small elsewhere
+    (tmp_path / "weights").write_text(old)
+    here = Placement(threads=1)
+    sender = on_ray.spawn(f"{HERE}:Sender", str(tmp_path / "weights"), name="s", placement=here)
+    receiver = on_ray.spawn(f"{HERE}:Receiver", str(tmp_path), name="r", placement=here)
+    update = sender.start("publish").result(60.0)
+    (tmp_path / "weights").write_text(new)
+    for _ in range(2):
+        assert receiver.start("read", update).result(60.0) == old
+    with pytest.raises(WorkerDied, match="worker 'r' died during lose: the host of what was sent"):
+        receiver.start("lose").result(60.0)  # or an engine waits for a host that is gone
+    for each in (sender, receiver):
+        each.stop()

@@ -26,7 +26,7 @@ def test_the_plan_says_what_lies_where_and_how_weights_travel() -> None:
     assert lines() == [
         "10.0.0.1: policy rank 0, rollout engine 0, rollout engine 2",
         "10.0.0.2: policy rank 1, rollout engine 1",
-        "weights: in memory on 10.0.0.1, through the store to 10.0.0.2",
+        "weights: in memory on 10.0.0.1, through Ray's object store to 10.0.0.2",
     ]
     assert lines(hardware__learner__ranks=1, hardware__rollout__engines=1) == [
         "10.0.0.1: policy rank 0, rollout engine 0",
@@ -54,7 +54,7 @@ def test_gpus_of_engines_and_of_all_models_count() -> None:
     assert lines(large, **one_each, hardware__rollout__engines=2) == [
         "10.0.0.1: policy rank 0, policy rank 1",
         "10.0.0.2: rollout engine 0, rollout engine 1",
-        "weights: in memory on 10.0.0.1, through the store to 10.0.0.2",
+        "weights: in memory on 10.0.0.1, through Ray's object store to 10.0.0.2",
     ]
     with pytest.raises(UserError, match=r"hardware.rollout.engines: 3 engines of 1 GPUs each"):
         lines(large, **one_each)
