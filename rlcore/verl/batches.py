@@ -360,7 +360,7 @@ def evaluation(run: VerlRun) -> dict[str, Any]:
 
 
 def bookkeeping(run: VerlRun) -> dict[str, Any]:
-    """How often to validate and to save; what to start from."""
+    """How often to validate and to save, what to start from, and whether to log to wandb."""
     if isinstance(path := run.get("trainer.resume_from_path"), str):
         found = re.search(r"global_step_(\d+)", path)
         step = found[1] if found else "N"
@@ -369,7 +369,7 @@ def bookkeeping(run: VerlRun) -> dict[str, Any]:
             f" up to there, then `rl-pipeline fork latest@{step} -o PATH=VALUE` continues from it"
         )
     validate, save = run.count("trainer.test_freq", 0), run.count("trainer.save_freq", 0)
-    ours = {}
+    ours: dict[str, Any] = {}
     if validate > 0:
         ours["rl.validation.every"] = validate
     elif run.has("trainer.test_freq"):
@@ -378,12 +378,8 @@ def bookkeeping(run: VerlRun) -> dict[str, Any]:
         ours["rl.checkpoint.every"] = save
     elif run.has("trainer.save_freq"):
         run.note("trainer.save_freq <= 0: checkpoints stay on, as a killed run resumes there")
+    if run.has("trainer.logger"):
+        loggers = run.get("trainer.logger")
+        listed = loggers if isinstance(loggers, list) else [loggers]
+        ours["tracking.wandb"] = "wandb" in listed
     return ours
-
-
-def names(run: VerlRun) -> dict[str, Any]:
-    """Whether to log to wandb. The caller sets the recipe's name."""
-    if not run.has("trainer.logger"):
-        return {}
-    loggers = run.get("trainer.logger")
-    return {"tracking.wandb": "wandb" in (loggers if isinstance(loggers, list) else [loggers])}

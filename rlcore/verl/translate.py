@@ -9,29 +9,7 @@ from typing import Any
 
 from rlcore.recipes.load import resolve_recipe, set_key
 from rlcore.recipes.text import write_yaml
-from rlcore.verl.batches import (
-    batches,
-    bookkeeping,
-    data,
-    evaluation,
-    names,
-    reward,
-    trains_reward_model,
-)
-from rlcore.verl.episodes import environment
-from rlcore.verl.learning import (
-    advantage,
-    clips,
-    correction,
-    critic,
-    estimator,
-    filter_groups,
-    kl,
-    optimizers,
-    overlong,
-    samples,
-)
-from rlcore.verl.refusals import media, refuse
+from rlcore.verl import batches, episodes, learning, refusals
 from rlcore.verl.settings import (
     ACTOR,
     MODEL,
@@ -122,12 +100,12 @@ def _placement(run: VerlRun, gpus: int, width: int) -> dict[str, Any]:
     all. When only one GPU is left for the learners, they share it; otherwise each rank has its own
     GPU, about half of the GPUs train, and the engines get the rest.
     """
-    groups = 2 if estimator(run) == "gae" else 1
-    term = kl(run)
+    groups = 2 if learning.estimator(run) == "gae" else 1
+    term = learning.kl(run)
     own_reference = term["rl.algorithm.kl.where"] != "none"
     if term.get("rl.algorithm.kl.estimator") == "full":
         own_reference = False  # in the learner: the exact KL needs both models' logits
-    singles = int(own_reference) + int(trains_reward_model(run))
+    singles = int(own_reference) + int(batches.trains_reward_model(run))
     divided = _divided(run)
     if gpus == 1 and max(width, divided) > 1 and not run.has("trainer.n_gpus_per_node"):
         gpus = divided * groups + singles + width  # an excerpt with only the widths
@@ -179,27 +157,15 @@ def _places(
 
 
 VERLS_OWN = ("=ppo_trainer", "=ppo_trainer.yaml", "--config-path=config")  # its defaults are known
-# Settings that belong together, by the name that keys.yaml gives; in the order of a recipe.
+# Settings that belong together, by the function that keys.yaml names; in the order of a recipe.
 TOGETHER: dict[str, Callable[[VerlRun], dict[str, Any]]] = {
-    "data": data,
-    "reward": reward,
-    "environment": environment,
-    "adapter": adapter,
-    "advantage": advantage,
-    "clips": clips,
-    "kl": kl,
-    "correction": correction,
-    "filter_groups": filter_groups,
-    "overlong": overlong,
-    "batches": batches,
-    "samples": samples,
-    "optimizers": optimizers,
-    "critic": critic,
-    "evaluation": evaluation,
-    "bookkeeping": bookkeeping,
-    "layout": layout,
-    "names": names,
-    "media": media,
+    part.__name__: part
+    for part in (
+        *(batches.data, batches.reward, episodes.environment, adapter, learning.advantage),
+        *(learning.clips, learning.kl, learning.correction, learning.filter_groups),
+        *(learning.overlong, batches.batches, learning.samples, learning.optimizers),
+        *(learning.critic, batches.evaluation, batches.bookkeeping, layout, refusals.media),
+    )
 }
 
 
@@ -237,7 +203,7 @@ def translate(
     notes = Notes(remarks=list(read.remarks))
     values, unread = _by_full_key(read, notes)
     run = VerlRun(values, read.excerpt, notes, train_rows, reward, unread)
-    refuse(run, read.config_files, defaults=read.defaults)
+    refusals.refuse(run, read.config_files, defaults=read.defaults)
     for key in (*values, *map(full_key, read.deleted)):
         entry(key)
     notes.differs += [
