@@ -1,13 +1,15 @@
 """Pandera contracts of every Parquet table that passes between stages (polars, eager).
 
-``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its contract. Rows are keyed by
-``uid`` (prompt) and ``trajectory_id`` (one sampled response). What tables hold as a whole,
-and the versions of their schemas: ``schemas/table_list.py``.
+``TABLES`` maps a table's name (its file is ``<name>.parquet``) to its contract: the constant of the
+same name, here or in ``schemas/records.py``. Rows are keyed by ``uid`` (prompt) and
+``trajectory_id`` (one sampled response). What tables hold as a whole, and the versions of their
+schemas: ``schemas/table_list.py``.
 """
 
 import pandera.polars as pa
 import polars as pl
 
+from schemas import records
 from schemas.contract import (
     FINISH_REASONS,
     NO_SCORE,
@@ -30,7 +32,7 @@ from schemas.contract import (
     table,
 )
 from schemas.outcomes import LEVELS, StopReason
-from schemas.records import CHAMPIONS, DECISIONS, INPUTS, ITERATIONS, RESTARTS, RUN_STAGES, WEIGHTS
+from schemas.table_list import TABLES as NAMES
 
 SPLITS = ["train", "validation", "test"]
 TRAINED = SPLITS[:2]
@@ -432,40 +434,8 @@ DIAGNOSTICS = table(
     remedy=string("what to change"),
 )
 
-TABLES: dict[str, pa.DataFrameSchema] = {
-    "prompts": PROMPTS,
-    "demonstrations": DEMONSTRATIONS,
-    "rejects": REJECTS,
-    "rollouts": ROLLOUTS,
-    "rewards": REWARDS,
-    "baselines": ROLLOUTS,
-    "baseline_rewards": REWARDS,
-    "validation_rewards": REWARDS.update_column(
-        "trajectory_id", description="the prompt: prompts.uid"
-    ),
-    "validation_answers": VALIDATION_ANSWERS,
-    "advantages": ADVANTAGES,
-    "episodes": EPISODES,
-    "own_logprobs": OWN_LOGPROBS,
-    "metrics": METRICS,
-    "spans": SPANS,
-    "eval_results": EVAL_RESULTS,
-    "completions": COMPLETIONS,
-    "win_pairs": WIN_PAIRS,
-    "evolve_answers": EVOLVE_ANSWERS,
-    "evolve_verdicts": EVOLVE_VERDICTS,
-    "evolve_scores": EVOLVE_SCORES,
-    "preferences": PREFERENCES,
-    "reference_logprobs": REFERENCE_LOGPROBS,
-    "preference_scores": PREFERENCE_SCORES,
-    "pair_accuracy": PAIR_ACCURACY,
-    "calibration": CALIBRATION,
-    "diagnostics": DIAGNOSTICS,
-    "run_stages": RUN_STAGES,
-    "restarts": RESTARTS,
-    "iterations": ITERATIONS,
-    "weights": WEIGHTS,
-    "inputs": INPUTS,
-    "champions": CHAMPIONS,
-    "decisions": DECISIONS,
-}
+BASELINES, BASELINE_REWARDS = ROLLOUTS, REWARDS
+VALIDATION_REWARDS = REWARDS.update_column("trajectory_id", description="the prompt: prompts.uid")
+
+_CONSTANTS = {**vars(records), **globals()}
+TABLES: dict[str, pa.DataFrameSchema] = {name: _CONSTANTS[name.upper()] for name in NAMES}
