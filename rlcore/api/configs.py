@@ -18,6 +18,15 @@ Exhausted = Literal["error", "train_partial", "pad_unfiltered"]
 class ApiConfig(Section):
     """Settings of a call; a wrong name or value is a ``UserError``."""
 
+    seed: int = Field(default=0, ge=0)
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        default=None, description="None: bfloat16 on a GPU, else float32"
+    )
+    threads: int | None = Field(default=None, ge=1, description="None: as torch is set")
+    overrides: dict[str, Any] = Field(
+        default_factory=dict, description="dotted recipe keys, for everything else"
+    )
+
     if not TYPE_CHECKING:  # editors keep the signature that pydantic makes from the fields
 
         def __init__(self, **values: Any) -> None:
@@ -37,7 +46,6 @@ class TrainingConfig(ApiConfig):
 
     model_name: str | None = Field(default=None, description="directory or hub name")
     output_dir: str | None = Field(default=None, description="None: nothing is kept on disk")
-    seed: int = Field(default=0, ge=0)
     num_episodes: int | None = Field(
         default=None, ge=1, description="iterations that train the policy; None: one pass"
     )
@@ -69,10 +77,6 @@ class TrainingConfig(ApiConfig):
         le=1,
         description="share of rows that time out, above which the run stops",
     )
-    dtype: Literal["float32", "bfloat16"] | None = Field(
-        default=None, description="None: bfloat16 on a GPU, else float32"
-    )
-    threads: int | None = Field(default=None, ge=1, description="None: as torch is set")
     gradient_checkpointing: bool = False
     checkpoint_every: int = Field(
         default=1, ge=1, description="iterations between checkpoints below output_dir"
@@ -80,26 +84,6 @@ class TrainingConfig(ApiConfig):
     show_progress: bool = Field(
         default=True, description="a bar with reward and tokens/s on standard error"
     )
-    overrides: dict[str, Any] = Field(
-        default_factory=dict, description="dotted recipe keys, for everything else"
-    )
-
-    @property
-    def warmup_iterations(self) -> int:
-        """Iterations that train the critic alone, before those of the policy."""
-        return 0
-
-    def algorithm(self) -> dict[str, Any]:
-        """Return what this config sets below ``rl.algorithm``."""
-        raise NotImplementedError
-
-    def optimizer(self, updates: int) -> dict[str, Any]:
-        """Return ``rl.update.optimizer``; ``updates``: optimizer steps per iteration."""
-        raise NotImplementedError
-
-    def critic(self) -> dict[str, Any] | None:
-        """Return ``rl.critic``; None where the algorithm has none."""
-        return None
 
     def lengths(self, room: int | None) -> tuple[int, dict[str, int]]:
         """Return the longest response, and ``rl.algorithm.overlong`` ({} where off), in tokens.
@@ -140,13 +124,6 @@ class _Clipped(TrainingConfig):
         default=0.0, ge=0, lt=1, description="linear warm-up, share of all optimizer steps"
     )
 
-    def algorithm(self) -> dict[str, Any]:
-        return {"clip_low": self.clip_eps, "clip_high": self.clip_eps}
-
-    def optimizer(self, updates: int) -> dict[str, Any]:
-        del updates
-        return _optimizer(self.learning_rate, self.warmup_ratio)
-
 
 class GRPOConfig(_Clipped):
     """Group-relative advantages (arXiv 2402.03300)."""
@@ -154,9 +131,6 @@ class GRPOConfig(_Clipped):
     preset = "grpo"
     warmup_ratio: float = Field(default=0.1, ge=0, lt=1)
     beta: float = Field(default=0.01, ge=0, description="coefficient of the KL in the loss; 0: off")
-
-    def algorithm(self) -> dict[str, Any]:
-        return {**super().algorithm(), "kl": _kl("loss", self.beta)}
 
 
 class RLOOConfig(_Clipped):
@@ -186,9 +160,6 @@ class _ClipHigher(TrainingConfig):
     clip_eps_low: float = Field(default=0.2, gt=0, lt=1)
     clip_eps_high: float = Field(default=0.28, gt=0)
 
-    def algorithm(self) -> dict[str, Any]:
-        return {"clip_low": self.clip_eps_low, "clip_high": self.clip_eps_high}
-
 
 class GSPOConfig(_ClipHigher):
     """Sequence-level importance ratio (arXiv 2507.18071): its clip range is a thousand times
@@ -199,10 +170,6 @@ class GSPOConfig(_ClipHigher):
     clip_eps_high: float = Field(default=4e-4, gt=0)
     learning_rate: float = Field(default=1e-6, gt=0)
     warmup_ratio: float = Field(default=0.0, ge=0, lt=1)
-
-    def optimizer(self, updates: int) -> dict[str, Any]:
-        del updates
-        return _optimizer(self.learning_rate, self.warmup_ratio)
 
 
 class DAPOConfig(_ClipHigher):
@@ -231,15 +198,6 @@ class DAPOConfig(_ClipHigher):
     max_generation_length: int = Field(default=20480, ge=1)
     overlong_cache_length: int = Field(default=4096, ge=0, description="soft interval below it")
     max_completion_length: int | None = Field(default=None, ge=1)
-
-    def algorithm(self) -> dict[str, Any]:
-        dynamic = {"on_exhausted": self.on_exhausted} if self.use_dynamic_sampling else None
-        return {**super().algorithm(), "dynamic_sampling": dynamic}
-
-    def optimizer(self, updates: int) -> dict[str, Any]:
-        if self.warmup_ratio is not None:
-            return _optimizer(self.learning_rate, self.warmup_ratio)
-        return {"lr": self.learning_rate, "schedule": {"warmup_steps": 20 * updates}}
 
     def lengths(self, room: int | None) -> tuple[int, dict[str, int]]:
         longest = self.max_completion_length or self._fitting(room)
@@ -289,20 +247,6 @@ class _WithCritic(TrainingConfig):
         default=0, ge=0, description="iterations that train the critic alone, before num_episodes"
     )
 
-    @property
-    def warmup_iterations(self) -> int:
-        return self.value_warmup_steps
-
-    def optimizer(self, updates: int) -> dict[str, Any]:
-        del updates
-        return _optimizer(self.actor_learning_rate, self.warmup_ratio)
-
-    def critic(self) -> dict[str, Any]:
-        return {
-            "warmup_iterations": self.value_warmup_steps,
-            "optimizer": {"lr": self.critic_learning_rate},
-        }
-
 
 class PPOConfig(_WithCritic):
     """PPO with GAE and the KL in the reward (arXiv 1707.06347; numbers: verl's one-GPU example)."""
@@ -313,14 +257,6 @@ class PPOConfig(_WithCritic):
     gamma: float = Field(default=1.0, gt=0, le=1)
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
     beta: float = Field(default=1e-3, ge=0, description="coefficient of the KL in the reward")
-
-    def algorithm(self) -> dict[str, Any]:
-        return {
-            "clip_low": self.clip_eps,
-            "clip_high": self.clip_eps,
-            "gae": {"gamma": self.gamma, "lam": self.gae_lambda},
-            "kl": _kl("reward", self.beta),
-        }
 
 
 class VAPOConfig(_WithCritic, _ClipHigher):
@@ -338,24 +274,6 @@ class VAPOConfig(_WithCritic, _ClipHigher):
     )
     use_positive_lm_loss: bool = True
     positive_lm_weight: float = Field(default=0.1, ge=0)
-
-    def algorithm(self) -> dict[str, Any]:
-        return {
-            **super().algorithm(),
-            "gae": {
-                "lam_critic": self.lambda_critic,
-                "length_adaptive_alpha": self.lambda_policy_alpha,
-            },
-            "positive_nll": {"coef": self.positive_lm_weight * self.use_positive_lm_loss},
-        }
-
-
-def _optimizer(lr: float, warmup_ratio: float) -> dict[str, Any]:
-    return {"lr": lr, "schedule": {"warmup_ratio": warmup_ratio, "warmup_steps": None}}
-
-
-def _kl(where: str, beta: float) -> dict[str, Any]:
-    return {"where": where, "coef": beta} if beta else {"where": "none"}
 
 
 def _sentence(config: type[ApiConfig], error: ValidationError) -> str:

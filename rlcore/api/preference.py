@@ -16,7 +16,7 @@ from pydantic import Field
 
 from rlcore.api.call import TRAINING
 from rlcore.api.configs import ApiConfig
-from rlcore.api.recipe import MICRO_BATCH_TOKENS
+from rlcore.api.recipe import in_process
 from rlcore.api.session import ONE_RUN, POLICY, Trained, base_model, publish_model, root_of
 from rlcore.cluster.host_settings import set_variables, switch_off
 from rlcore.models.adapter import ADAPTER_FOLDER
@@ -41,6 +41,7 @@ from rlcore.supervised.preferences import encode
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.names import PREFERENCE
+from schemas.preference import PreferenceSection
 from schemas.recipe import Recipe
 
 logger = logging.getLogger(__name__)
@@ -53,20 +54,12 @@ class PreferenceConfig(ApiConfig):
 
     algorithm: ClassVar[str]
 
-    seed: int = Field(default=0, ge=0)
     beta: float = Field(default=0.1, gt=0, description="how closely the reference is followed")
     epochs: int = Field(default=1, ge=1)
     batch_size: int = Field(default=64, ge=1, description="pairs, or for KTO responses, per step")
     learning_rate: float = Field(default=1e-6, gt=0)
     max_length: int = Field(default=1024, ge=8, description="prompt and response; cut behind it")
-    dtype: Literal["float32", "bfloat16"] | None = Field(
-        default=None, description="None: bfloat16 on a GPU, else float32"
-    )
-    threads: int | None = Field(default=None, ge=1, description="None: as torch is set")
     checkpoint_every: int = Field(default=200, ge=1, description="steps")
-    overrides: dict[str, Any] = Field(
-        default_factory=dict, description="dotted recipe keys, for everything else"
-    )
 
 
 class DPOConfig(PreferenceConfig):
@@ -84,12 +77,6 @@ class KTOConfig(PreferenceConfig):
     algorithm = "kto"
     desirable_weight: float = Field(default=1.0, gt=0)
     undesirable_weight: float = Field(default=1.0, gt=0)
-
-
-_OWN = {  # of the config's fields, those that are keys of the recipe's section
-    *("beta", "epochs", "batch_size", "loss", "label_smoothing", "rpo_alpha"),
-    *("desirable_weight", "undesirable_weight", "checkpoint_every"),
-}
 
 
 def train_preferences(
@@ -169,30 +156,20 @@ def _require_same_call(store: ArtifactStore, key: str, root: Path) -> None:
 
 
 def _recipe(config: PreferenceConfig, source: Path, rows: Path, store: ArtifactStore) -> Recipe:
-    import torch
-
     name = f"train-with-{config.algorithm}"
-    threads = config.threads or torch.get_num_threads()
-    settings = {n: v for n, v in config.model_dump().items() if n in _OWN}
-    tree = {
-        "name": name,
-        "seed": config.seed,
-        "store": str(store.root),
-        "model": {
-            "path": str(source),
-            "dtype": config.dtype or ("bfloat16" if torch.cuda.is_available() else "float32"),
-            "max_tokens": config.max_length,
-        },
-        # Required of a recipe, and read by no stage of this call: data, rl, reward, evaluate.
-        "data": {"sources": [{"kind": "file", "path": str(rows)}], "max_prompt_tokens": 1},
-        "sft": {"enabled": False},
+    tree = in_process(
+        config, name, model=source, store=store.root, rows=str(rows), max_tokens=config.max_length
+    )
+    tree |= {
         "preference": {
             "algorithm": config.algorithm,
             "data": {"kind": "file", "path": str(rows)},
             "max_tokens": config.max_length,
             "optimizer": {"lr": config.learning_rate},
-            **settings,
+            **config.model_dump(include=set(PreferenceSection.model_fields)),
         },
+        # Required of a recipe, and read by no stage of this call: data, rl, reward, evaluate.
+        "data": {**tree["data"], "max_prompt_tokens": 1},
         "rl": {
             "enabled": False,
             "preset": "grpo",
@@ -201,14 +178,6 @@ def _recipe(config: PreferenceConfig, source: Path, rows: Path, store: ArtifactS
         },
         "reward": {"functions": [{"name": "math"}]},
         "evaluate": {"checkpoints": [PREFERENCE], "max_new_tokens": 1},
-        "hardware": {
-            "cluster": "in_process",
-            "learner": {
-                "threads": threads,
-                "micro_batch_tokens": max(MICRO_BATCH_TOKENS, config.max_length),
-            },
-            "rollout": {"engine": "transformers", "threads": threads},
-        },
         "tracking": {"wandb": False},
     }
     return resolve_recipe(name, tree, config.overrides)

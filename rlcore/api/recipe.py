@@ -5,14 +5,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlcore.api.configs import TrainingConfig
-from rlcore.recipes.load import resolve_recipe
+from rlcore.api.configs import (
+    ApiConfig,
+    DAPOConfig,
+    GRPOConfig,
+    PPOConfig,
+    TrainingConfig,
+    VAPOConfig,
+)
+from rlcore.recipes.load import resolve_recipe, set_key
 from schemas.errors import UserError
 from schemas.presets import PRESETS
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
 
 MICRO_BATCH_TOKENS = 4096
+# Field of a config -> the key of a recipe that it sets; what several say: ``_settings``.
+KEYS = {
+    "group_size": "rl.rollout.samples",
+    "temperature": "rl.rollout.temperature",
+    "ppo_epochs": "rl.update.epochs",
+    "clip_eps_low": "rl.algorithm.clip_low",
+    "clip_eps_high": "rl.algorithm.clip_high",
+    "gamma": "rl.algorithm.gae.gamma",
+    "gae_lambda": "rl.algorithm.gae.lam",
+    "lambda_critic": "rl.algorithm.gae.lam_critic",
+    "lambda_policy_alpha": "rl.algorithm.gae.length_adaptive_alpha",
+    "learning_rate": "rl.update.optimizer.lr",
+    "actor_learning_rate": "rl.update.optimizer.lr",
+    "warmup_ratio": "rl.update.optimizer.schedule.warmup_ratio",
+    "critic_learning_rate": "rl.critic.optimizer.lr",
+    "value_warmup_steps": "rl.critic.warmup_iterations",
+    "reward_timeout_s": "reward.timeout_s",
+    "max_error_fraction": "reward.max_error_fraction",
+    "max_timeout_fraction": "reward.max_timeout_fraction",
+    "gradient_checkpointing": "hardware.learner.gradient_checkpointing",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +58,10 @@ class Task:
     num_prompts: int
     longest_prompt: int
     prompts_file: str
-    store: Path
+    store: str
     functions: Sequence[dict[str, Any]]
     reward_offset: float
     tracking: Mapping[str, Any]
-    dtype: str
-    threads: int
     resumable: bool
 
 
@@ -48,57 +74,86 @@ def recipe_of(config: TrainingConfig, task: Task) -> Recipe:
     prompt_tokens = config.max_prompt_length or task.longest_prompt
     prompts, updates = batch_of(config, task.num_prompts)
     new_tokens, overlong = config.lengths(_room(task, prompt_tokens))
-    max_tokens = max(16, prompt_tokens + new_tokens)
-    policy_iterations = config.num_episodes or max(1, task.num_prompts // prompts)
-    iterations = policy_iterations + config.warmup_iterations
-    rl: dict[str, Any] = {
-        "preset": config.preset,
-        "iterations": iterations,
-        "algorithm": config.algorithm() | _overlong(config.preset, overlong),
-        "rollout": {
-            "prompts": prompts,
-            "samples": config.group_size,
-            "temperature": config.temperature,
-            "max_new_tokens": new_tokens,
+    iterations = config.num_episodes or max(1, task.num_prompts // prompts)
+    iterations += config.model_dump().get("value_warmup_steps", 0)
+    tree = in_process(
+        config,
+        f"train-with-{config.preset}",
+        model=task.model_dir,
+        store=task.store,
+        rows=task.prompts_file,
+        max_tokens=max(16, prompt_tokens + new_tokens),
+    )
+    tree["data"] |= {"max_prompt_tokens": prompt_tokens, "deduplicate": "off"}
+    tree |= {
+        "reward": {"functions": list(task.functions), "offset": task.reward_offset},
+        "rl": {
+            "preset": config.preset,
+            "iterations": iterations,
+            "rollout": {"prompts": prompts, "max_new_tokens": new_tokens},
+            "update": {"mini_batches": updates},
+            "validation": {"every": iterations},
+            "checkpoint": {
+                "every": config.checkpoint_every if task.resumable else iterations,
+                "keep_last": 1,
+            },
         },
-        "update": {
-            "mini_batches": updates,
-            "epochs": config.ppo_epochs,
-            "optimizer": config.optimizer(updates * config.ppo_epochs),
-        },
-        "validation": {"every": iterations},
-        "checkpoint": {
-            "every": config.checkpoint_every if task.resumable else iterations,
-            "keep_last": 1,
-        },
-    }
-    if (critic := config.critic()) is not None:
-        rl["critic"] = critic
-    name = f"train-with-{config.preset}"
-    tree = {
-        "name": name,
-        "seed": config.seed,
-        "store": str(task.store),
-        "model": {"path": str(task.model_dir), "dtype": task.dtype, "max_tokens": max_tokens},
-        "data": {
-            "sources": [{"kind": "file", "path": task.prompts_file}],
-            "max_prompt_tokens": prompt_tokens,
-            "deduplicate": "off",
-        },
-        "sft": {"enabled": False},
-        "reward": {
-            "functions": list(task.functions),
-            "offset": task.reward_offset,
-            "timeout_s": config.reward_timeout_s,
-            "max_error_fraction": config.max_error_fraction,
-            "max_timeout_fraction": config.max_timeout_fraction,
-        },
-        "rl": rl,
         "evaluate": {"samples": 1, "pass_k": [1], "max_new_tokens": new_tokens},
-        "hardware": _hardware(config, task, max_tokens),
         "tracking": dict(task.tracking),
     }
-    return resolve_recipe(name, tree, config.overrides)
+    for key, value in _settings(config, updates, overlong).items():
+        set_key(tree, key, value)
+    return resolve_recipe(tree["name"], tree, config.overrides)
+
+
+def in_process(
+    config: ApiConfig, name: str, *, model: Path, store: str, rows: str, max_tokens: int
+) -> dict[str, Any]:
+    """Return what all recipes of this API have: a model, the file ``rows``, no SFT, one process."""
+    import torch
+
+    threads = config.threads or torch.get_num_threads()
+    dtype = config.dtype or ("bfloat16" if torch.cuda.is_available() else "float32")
+    return {
+        "name": name,
+        "seed": config.seed,
+        "store": store,
+        "model": {"path": str(model), "dtype": dtype, "max_tokens": max_tokens},
+        "data": {"sources": [{"kind": "file", "path": rows}]},
+        "sft": {"enabled": False},
+        "hardware": {
+            "cluster": "in_process",
+            "learner": {
+                "threads": threads,
+                "micro_batch_tokens": max(MICRO_BATCH_TOKENS, max_tokens),
+            },
+            "rollout": {"engine": "transformers", "threads": threads},
+        },
+    }
+
+
+def _settings(config: TrainingConfig, updates: int, overlong: dict[str, int]) -> dict[str, Any]:
+    """Return what the fields of ``config`` set, by key; ``updates``: those of an iteration's epoch,
+    ``overlong``: the section, {} where it is off."""
+    fields, algorithm = config.model_dump(), "rl.algorithm"
+    found = {key: fields[name] for name, key in KEYS.items() if fields.get(name) is not None}
+    if "clip_eps" in fields:
+        found |= {f"{algorithm}.clip_{side}": fields["clip_eps"] for side in ("low", "high")}
+    if isinstance(config, GRPOConfig | PPOConfig):
+        where = "loss" if isinstance(config, GRPOConfig) else "reward"
+        kl = {"where": where, "coef": config.beta} if config.beta else {"where": "none"}
+        found[f"{algorithm}.kl"] = kl
+    if isinstance(config, VAPOConfig):
+        weight = config.positive_lm_weight * config.use_positive_lm_loss
+        found[f"{algorithm}.positive_nll.coef"] = weight
+    if isinstance(config, DAPOConfig):
+        dynamic = {"on_exhausted": config.on_exhausted} if config.use_dynamic_sampling else None
+        found[f"{algorithm}.dynamic_sampling"] = dynamic
+        found[f"{algorithm}.overlong"] = overlong or None
+        if config.warmup_ratio is None:
+            steps = 20 * updates * config.ppo_epochs
+            found["rl.update.optimizer.schedule.warmup_steps"] = steps
+    return found
 
 
 def batch_of(config: TrainingConfig, num_prompts: int) -> tuple[int, int]:
@@ -140,19 +195,3 @@ def _room(task: Task, prompt_tokens: int) -> int | None:
             f" {task.context}; shorten the prompts, lower max_prompt_length or take another model"
         )
     return room
-
-
-def _overlong(preset: str, overlong: dict[str, int]) -> dict[str, Any]:
-    return {"overlong": overlong or None} if preset == "dapo" else {}
-
-
-def _hardware(config: TrainingConfig, task: Task, max_tokens: int) -> dict[str, Any]:
-    return {
-        "cluster": "in_process",
-        "learner": {
-            "threads": task.threads,
-            "micro_batch_tokens": max(MICRO_BATCH_TOKENS, max_tokens),
-            "gradient_checkpointing": config.gradient_checkpointing,
-        },
-        "rollout": {"engine": "transformers", "threads": task.threads},
-    }

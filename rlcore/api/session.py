@@ -339,8 +339,6 @@ def base_model(name: str, source: Path, scratch: Path) -> Path:
 
 
 def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) -> Task:
-    import torch
-
     return Task(
         model_dir=source,
         context=json.loads((source / "config.json").read_text(encoding="utf-8")).get(
@@ -349,12 +347,10 @@ def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) 
         num_prompts=prompts.height,
         longest_prompt=int(prompts["prompt_ids"].list.len().max()),
         prompts_file=f"{store.root}/dataset/{key}/prompts.parquet",
-        store=Path(store.root),
+        store=store.root,
         functions=job.functions,
         reward_offset=job.reward_offset,
         tracking=job.tracking,
-        dtype=job.config.dtype or ("bfloat16" if torch.cuda.is_available() else "float32"),
-        threads=job.config.threads or torch.get_num_threads(),
         resumable=job.output_dir is not None,
     )
 

@@ -79,7 +79,7 @@ def test_every_algorithm_takes_a_real_step(name: str, tiny: str, tmp_path: Path)
     moved = max(float((exported[key] - before[key]).abs().max()) for key in before)
     assert moved > 1e-5, f"{name} trained nothing"
     assert tokenizer.chat_template
-    iterations = config.warmup_iterations + 1
+    iterations = config.model_dump().get("value_warmup_steps", 0) + 1
     assert {len(values) for values in metrics.values()} == {iterations}
     assert set(metrics) == set(CURVES)
     defined = ("accuracy", "average_reward", "policy_loss", "filtered_ratio", "kl", "entropy")

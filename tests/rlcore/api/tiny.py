@@ -45,12 +45,10 @@ def recipe(config: TrainingConfig, **changes: Any) -> Recipe:
         "num_prompts": 1024,
         "longest_prompt": 100,
         "prompts_file": "store/dataset/k/prompts.parquet",
-        "store": Path("store"),
+        "store": "store",
         "functions": [{"name": "python:reward_fn"}],
         "reward_offset": 0.0,
         "tracking": {"wandb": False},
-        "dtype": "float32",
-        "threads": 1,
         "resumable": False,
     }
     return recipe_of(config, Task(**{**task, **changes}))
