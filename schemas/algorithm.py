@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from schemas.names import known_or_own, portable_name
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 
 def _finite(value: Any) -> Any:
@@ -59,38 +59,33 @@ SEQUENCE_RATIOS = ("sequence", "sequence-token", "group")
 class GAE(Section):
     """Generalised advantage estimation (arXiv 1506.02438), decoupled as in VAPO (2504.05118)."""
 
-    gamma: float = Field(default=1.0, gt=0, le=1, description="discount per policy token")
-    lam: float = Field(default=1.0, ge=0, le=1, description="lambda of the policy's advantages")
-    lam_critic: float | None = Field(
-        default=None, ge=0, le=1, description="lambda of the critic's target; null = lam"
+    gamma: float = setting(1.0, "discount per policy token", gt=0, le=1)
+    lam: float = setting(1.0, "lambda of the policy's advantages", ge=0, le=1)
+    lam_critic: float | None = setting(
+        None, "lambda of the critic's target; null = lam", ge=0, le=1
     )
-    length_adaptive_alpha: float | None = Field(
-        default=None, gt=0, description="lambda = 1 - 1/(alpha |y|) per sequence, instead of lam"
+    length_adaptive_alpha: float | None = setting(
+        None, "lambda = 1 - 1/(alpha |y|) per sequence, instead of lam", gt=0
     )
-    whiten: bool = Field(default=True, description="advantages to mean 0, variance 1 of the batch")
+    whiten: bool = setting(True, "advantages to mean 0, variance 1 of the batch")
 
 
 class KL(Section):
     """KL to the frozen reference (docs/understand/algorithms.md, "KL")."""
 
-    where: Literal["none", "loss", "reward", "monitor"] = Field(
-        default="none",
-        description="term of the loss, taken from each token's reward, measured only, or no KL",
+    where: Literal["none", "loss", "reward", "monitor"] = setting(
+        "none", "term of the loss, taken from each token's reward, measured only, or no KL"
     )
-    estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+", "full"] = Field(
-        default="k3", description="per token; as a loss k1 has no gradient in expectation: use k2"
+    estimator: Literal["k1", "abs", "k2", "k3", "k1+", "k3+", "full"] = setting(
+        "k3", "per token; as a loss k1 has no gradient in expectation: use k2"
     )
-    coef: float = Field(
-        default=0.01, ge=0, description="weight in loss or reward, per nat; 0 = off"
+    coef: float = setting(0.01, "weight in loss or reward, per nat; 0 = off", ge=0)
+    controller: Literal["fixed", "adaptive"] = setting(
+        "fixed", "adaptive: Ziegler et al. 2019, for KL in the reward"
     )
-    controller: Literal["fixed", "adaptive"] = Field(
-        default="fixed", description="adaptive: Ziegler et al. 2019, for KL in the reward"
-    )
-    target: float = Field(default=0.1, gt=0, description="adaptive: target KL per token, nats")
-    horizon: int = Field(default=10_000, ge=1, description="adaptive: sequences; more = slower")
-    every: int = Field(
-        default=1, ge=1, description="monitor: iterations between measurements, from the first on"
-    )
+    target: float = setting(0.1, "adaptive: target KL per token, nats", gt=0)
+    horizon: int = setting(10_000, "adaptive: sequences; more = slower", ge=1)
+    every: int = setting(1, "monitor: iterations between measurements, from the first on", ge=1)
 
     def is_due(self, iteration: int) -> bool:
         """Return whether ``iteration``, from 1, needs the reference."""
@@ -140,11 +135,9 @@ class Rejection(Section):
         description="of a response, with l = log(old / sampler) of a token: geometric = exp(mean of"
         " l); k3 = mean of exp(l) - 1 - l, nats; veto = exp(l), of which each must be in the bounds"
     )
-    low: float | None = Field(
-        default=None, gt=0, lt=1, description="smallest old / sampler kept; null = no bound"
-    )
-    high: float | None = Field(
-        default=None, gt=0, description="largest old / sampler (k3: nats) kept; null = no bound"
+    low: float | None = setting(None, "smallest old / sampler kept; null = no bound", gt=0, lt=1)
+    high: float | None = setting(
+        None, "largest old / sampler (k3: nats) kept; null = no bound", gt=0
     )
 
     @rule
@@ -172,20 +165,19 @@ class ImportanceCorrection(Section):
     the current policy over the sampler. Bounds are inclusive, in units of old / sampler.
     """
 
-    level: Literal["none", "token", "sequence"] = Field(
-        default="none", description="a weight per token, one per response, or none at all"
+    level: Literal["none", "token", "sequence"] = setting(
+        "none", "a weight per token, one per response, or none at all"
     )
-    mode: Literal["truncate", "mask"] = Field(
-        default="truncate",
-        description="what becomes of a weight outside low and cap: the nearer bound (TIS), or 0"
-        " (IcePop, MIS)",
+    mode: Literal["truncate", "mask"] = setting(
+        "truncate",
+        "what becomes of a weight outside low and cap: the nearer bound (TIS), or 0 (IcePop, MIS)",
     )
-    low: float | None = Field(
-        default=None, gt=0, lt=1, description="smallest weight, exp(old - sampler); null = no bound"
+    low: float | None = setting(
+        None, "smallest weight, exp(old - sampler); null = no bound", gt=0, lt=1
     )
-    cap: float = Field(default=2.0, gt=0, description="largest weight, exp(old - sampler)")
-    reject: tuple[Rejection, ...] = Field(
-        default=(), description="responses that are masked whole, whatever the weights"
+    cap: float = setting(2.0, "largest weight, exp(old - sampler)", gt=0)
+    reject: tuple[Rejection, ...] = setting(
+        (), "responses that are masked whole, whatever the weights"
     )
 
     @property
@@ -216,40 +208,37 @@ class ImportanceCorrection(Section):
 class PositiveNLL(Section):
     """Language-model loss on the tokens of correct samples (VAPO, arXiv 2504.05118 section 4.3)."""
 
-    coef: float = Field(default=0.0, ge=0, description="weight of this loss, mu; 0 = off")
-    threshold: float | None = Field(
-        default=None,
-        description="score above which a sample is correct; null = by the reward functions",
+    coef: float = setting(0.0, "weight of this loss, mu; 0 = off", ge=0)
+    threshold: float | None = setting(
+        None, "score above which a sample is correct; null = by the reward functions"
     )
 
 
 class Overlong(Section):
     """Soft overlong penalty, added to the task reward (DAPO, arXiv 2503.14476 eq. 13)."""
 
-    max_tokens: int | None = Field(
-        default=None, ge=1, description="L_max, tokens; null = rl.rollout.max_new_tokens"
+    max_tokens: int | None = setting(None, "L_max, tokens; null = rl.rollout.max_new_tokens", ge=1)
+    cache_tokens: int | None = setting(
+        None, "C, tokens below L_max where it grows; null = L_max / 5", ge=0
     )
-    cache_tokens: int | None = Field(
-        default=None, ge=0, description="C, tokens below L_max where it grows; null = L_max / 5"
-    )
-    factor: float = Field(default=1.0, gt=0, description="largest penalty, in units of score")
+    factor: float = setting(1.0, "largest penalty, in units of score", gt=0)
 
 
 class DynamicSampling(Section):
     """Keep only prompts whose samples differ, and draw new ones until the batch is full (DAPO)."""
 
-    metric: Literal["accuracy", "score", "final_score"] = Field(
-        default="accuracy",
-        description="what must differ within a group: correctness, the score before shaping, or"
+    metric: Literal["accuracy", "score", "final_score"] = setting(
+        "accuracy",
+        "what must differ within a group: correctness, the score before shaping, or"
         " the score after overlong shaping and KL",
     )
-    tolerance: float = Field(default=1e-9, ge=0, description="scores this close count as equal")
-    batch_factor: int = Field(
-        default=3, ge=1, description="prompts drawn per round, in multiples of rl.rollout.prompts"
+    tolerance: float = setting(1e-9, "scores this close count as equal", ge=0)
+    batch_factor: int = setting(
+        3, "prompts drawn per round, in multiples of rl.rollout.prompts", ge=1
     )
-    max_rounds: int = Field(default=10, description="generation rounds; 0 or less = unlimited")
-    on_exhausted: Literal["error", "train_partial", "pad_unfiltered"] = Field(
-        default="error", description="what to do when max_rounds did not fill the batch"
+    max_rounds: int = setting(10, "generation rounds; 0 or less = unlimited")
+    on_exhausted: Literal["error", "train_partial", "pad_unfiltered"] = setting(
+        "error", "what to do when max_rounds did not fill the batch"
     )
 
 
@@ -260,49 +249,41 @@ _OR_YOURS = ", 'package.module:function', or 'path/to/file.py:function' from the
 class Algorithm(Section):
     """One choice per axis. What a recipe leaves out comes from ``rl.preset``."""
 
-    advantage: str = Field(default="grpo", description=f"{', '.join(ADVANTAGES)}{_OR_YOURS}")
+    advantage: str = setting("grpo", f"{', '.join(ADVANTAGES)}{_OR_YOURS}")
     advantage_options: Options = Field(
         default_factory=dict, description="keyword arguments for your own function"
     )
-    norm_by_std: bool = Field(
-        default=True, description="divide by the group's std; false = Dr.GRPO (arXiv 2503.20783)"
+    norm_by_std: bool = setting(
+        True, "divide by the group's std; false = Dr.GRPO (arXiv 2503.20783)"
     )
     gae: GAE = GAE()
-    ratio_level: Literal["token", "sequence", "sequence-token", "group"] = Field(
-        default="token",
-        description="of what it is: sequence = GSPO, sequence-token = GSPO-token, group = GEPO",
+    ratio_level: Literal["token", "sequence", "sequence-token", "group"] = setting(
+        "token", "of what it is: sequence = GSPO, sequence-token = GSPO-token, group = GEPO"
     )
-    policy_loss: str = Field(default="clip", description=f"{', '.join(POLICY_LOSSES)}{_OR_YOURS}")
-    clip_low: float = Field(
-        default=0.2, gt=0, le=1, description="ratios below 1 - this are clipped (arXiv 1707.06347)"
+    policy_loss: str = setting("clip", f"{', '.join(POLICY_LOSSES)}{_OR_YOURS}")
+    clip_low: float = setting(
+        0.2, "ratios below 1 - this are clipped (arXiv 1707.06347)", gt=0, le=1
     )
-    clip_high: float = Field(
-        default=0.2, gt=0, description="ratios above 1 + this are clipped; DAPO: 0.28"
-    )
-    clip_dual: float | None = Field(
-        default=3.0, gt=1, description="dual clip's c (arXiv 1912.09729); null = off"
-    )
+    clip_high: float = setting(0.2, "ratios above 1 + this are clipped; DAPO: 0.28", gt=0)
+    clip_dual: float | None = setting(3.0, "dual clip's c (arXiv 1912.09729); null = off", gt=1)
     aggregation: Literal[
         "token-mean",
         "group-token-mean",
         "seq-mean-token-sum",
         "seq-mean-token-mean",
         "seq-mean-token-sum-norm",
-    ] = Field(
-        default="seq-mean-token-mean",
-        description="weight of each token in the loss: docs/understand/algorithms.md,"
-        ' "Loss aggregation"',
+    ] = setting(
+        "seq-mean-token-mean",
+        'weight of each token in the loss: docs/understand/algorithms.md, "Loss aggregation"',
     )
     kl: KL = KL()
-    entropy_coef: float = Field(
-        default=0.0, ge=0, description="entropy (nats per token) times this is taken from the loss"
+    entropy_coef: float = setting(
+        0.0, "entropy (nats per token) times this is taken from the loss", ge=0
     )
     importance_correction: ImportanceCorrection = ImportanceCorrection()
     positive_nll: PositiveNLL = PositiveNLL()
     overlong: Overlong | None = None
-    mask_truncated: bool = Field(
-        default=False, description="leave rows cut off at max_new_tokens out of the loss"
-    )
+    mask_truncated: bool = setting(False, "leave rows cut off at max_new_tokens out of the loss")
     dynamic_sampling: DynamicSampling | None = None
 
     @property

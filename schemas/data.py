@@ -13,7 +13,7 @@ from schemas.generators import (
     InstructionsSource,
     ProgramsSource,
 )
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 VALIDATION_FRACTION = 0.05  # where validation prompts must come from the training rows
 GSM8K_HUB = "openai/gsm8k"
@@ -24,15 +24,14 @@ GSM8K_INSTRUCTION = 'Let\'s think step by step and output the final answer after
 class Gsm8kSource(Section):
     """GSM8K from its original ``train.jsonl``/``test.jsonl``, or from the hub."""
 
-    kind: Literal["gsm8k"] = Field(default="gsm8k", description="the GSM8K data set")
-    path: str | None = Field(
-        default=None,
-        description="directory of train.jsonl and test.jsonl; default: $GSM8K_DIR, else the hub",
+    kind: Literal["gsm8k"] = setting("gsm8k", "the GSM8K data set")
+    path: str | None = setting(
+        None, "directory of train.jsonl and test.jsonl; default: $GSM8K_DIR, else the hub"
     )
-    hub_name: str = Field(default=GSM8K_HUB, description="hub dataset to use when there is no path")
-    instruction: str = Field(default=GSM8K_INSTRUCTION, description="appended to each question")
-    demonstrations: bool = Field(default=True, description="also make SFT rows from its solutions")
-    limit: int | None = Field(default=None, ge=1, description="first rows of each file; null = all")
+    hub_name: str = setting(GSM8K_HUB, "hub dataset to use when there is no path")
+    instruction: str = setting(GSM8K_INSTRUCTION, "appended to each question")
+    demonstrations: bool = setting(True, "also make SFT rows from its solutions")
+    limit: int | None = setting(None, "first rows of each file; null = all", ge=1)
 
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)?")
@@ -58,47 +57,42 @@ AIME_HUBS = {2024: ("Maxwell-Jia/AIME_2024", "train"), 2025: ("math-ai/aime25", 
 class MathSource(Section):
     """MATH: problems with a worked solution whose last ``\\boxed{}`` is the ground truth."""
 
-    kind: Literal["math"] = Field(default="math", description="the MATH data set")
-    path: str | None = Field(
-        default=None,
-        description="folder of one train* and one test* file, or one file, with the columns"
+    kind: Literal["math"] = setting("math", "the MATH data set")
+    path: str | None = setting(
+        None,
+        "folder of one train* and one test* file, or one file, with the columns"
         " problem, solution, level, type; null = the hub",
     )
-    hub_name: str = Field(default=MATH_HUB, description="hub dataset to use when there is no path")
-    revision: str | None = Field(default=None, description="commit of the hub dataset to pin")
-    split: Literal["train", "test"] | None = Field(
-        default=None, description="only these rows; null = both, and of one file: train"
+    hub_name: str = setting(MATH_HUB, "hub dataset to use when there is no path")
+    revision: str | None = setting(None, "commit of the hub dataset to pin")
+    split: Literal["train", "test"] | None = setting(
+        None, "only these rows; null = both, and of one file: train"
     )
-    levels: tuple[Annotated[int, Field(ge=1, le=5)], ...] = Field(
-        default=(), description="only problems of these levels, 1 (easiest) to 5; empty = all"
+    levels: tuple[Annotated[int, Field(ge=1, le=5)], ...] = setting(
+        (), "only problems of these levels, 1 (easiest) to 5; empty = all"
     )
-    types: tuple[MathType, ...] = Field(
-        default=(), description="only problems of these types, e.g. Geometry; empty = all"
+    types: tuple[MathType, ...] = setting(
+        (), "only problems of these types, e.g. Geometry; empty = all"
     )
-    instruction: str = Field(default=BOXED_INSTRUCTION, description="appended to each problem")
-    demonstrations: bool = Field(default=True, description="also make SFT rows from its solutions")
-    limit: int | None = Field(
-        default=None, ge=1, description="first rows of each file, of those chosen; null = all"
-    )
+    instruction: str = setting(BOXED_INSTRUCTION, "appended to each problem")
+    demonstrations: bool = setting(True, "also make SFT rows from its solutions")
+    limit: int | None = setting(None, "first rows of each file, of those chosen; null = all", ge=1)
 
 
 class AimeSource(Section):
     """AIME of one year: 30 problems whose answers are integers from 0 to 999."""
 
-    kind: Literal["aime"] = Field(default="aime", description="the AIME of one year")
-    year: Literal[2024, 2025] = Field(
-        default=2024, description="which year's hub dataset, and the name of the rows' data source"
+    kind: Literal["aime"] = setting("aime", "the AIME of one year")
+    year: Literal[2024, 2025] = setting(
+        2024, "which year's hub dataset, and the name of the rows' data source"
     )
-    path: str | None = Field(
-        default=None,
-        description="file with the columns problem and answer in any case; null = the hub",
+    path: str | None = setting(
+        None, "file with the columns problem and answer in any case; null = the hub"
     )
-    revision: str | None = Field(default=None, description="commit of the hub dataset to pin")
-    split: Literal["train", "validation", "test"] = Field(
-        default="test", description="what its rows are for"
-    )
-    instruction: str = Field(default=BOXED_INSTRUCTION, description="appended to each problem")
-    limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
+    revision: str | None = setting(None, "commit of the hub dataset to pin")
+    split: Literal["train", "validation", "test"] = setting("test", "what its rows are for")
+    instruction: str = setting(BOXED_INSTRUCTION, "appended to each problem")
+    limit: int | None = setting(None, "first rows; null = all", ge=1)
 
     @property
     def hub_name(self) -> str:
@@ -114,13 +108,11 @@ class AimeSource(Section):
 class Columns(Section):
     """Names of the source's columns where they are not ours; null = as ours."""
 
-    prompt: str | None = Field(default=None, description="the question: text or messages")
-    completion: str | None = Field(default=None, description="the answer to learn: SFT")
-    messages: str | None = Field(
-        default=None, description="a conversation, its assistant turns learnt"
-    )
-    ground_truth: str | None = Field(default=None, description="what reward functions compare to")
-    data_source: str | None = Field(default=None, description="the task's name")
+    prompt: str | None = setting(None, "the question: text or messages")
+    completion: str | None = setting(None, "the answer to learn: SFT")
+    messages: str | None = setting(None, "a conversation, its assistant turns learnt")
+    ground_truth: str | None = setting(None, "what reward functions compare to")
+    data_source: str | None = setting(None, "the task's name")
 
     @property
     def named(self) -> dict[str, str]:
@@ -131,34 +123,30 @@ class Columns(Section):
 class FileSource(Section):
     """Files in verl, TRL prompt/completion, messages, ShareGPT or Alpaca form."""
 
-    kind: Literal["file"] = Field(default="file", description="your own files")
+    kind: Literal["file"] = setting("file", "your own files")
     path: str = Field(
         description="local path or fsspec URL of a .parquet, .jsonl, .json or .csv file (.gz too),"
         " of a folder of such files, or a pattern such as rows/*.jsonl: all that match when a run"
         " begins, by name; $NAME is an environment variable"
     )
-    split: Literal["train", "validation", "test"] = Field(
-        default="train", description="what its rows are for"
-    )
-    data_source: str | None = Field(default=None, description="verl's name; null = the rows' own")
-    limit: int | None = Field(default=None, ge=1, description="first rows of each; null = all")
-    columns: Columns = Field(default=Columns(), description="written as ours: its own")
+    split: Literal["train", "validation", "test"] = setting("train", "what its rows are for")
+    data_source: str | None = setting(None, "verl's name; null = the rows' own")
+    limit: int | None = setting(None, "first rows of each; null = all", ge=1)
+    columns: Columns = setting(Columns(), "written as ours: its own")
 
 
 class HubSource(Section):
     """A dataset of the Hugging Face hub, in any form that ``FileSource`` accepts."""
 
-    kind: Literal["hub"] = Field(default="hub", description="a data set of the hub")
+    kind: Literal["hub"] = setting("hub", "a data set of the hub")
     name: str = Field(description="hub dataset, as owner/name")
-    config: str | None = Field(default=None, description="configuration (subset) on the hub")
-    revision: str | None = Field(default=None, description="commit to pin")
-    hub_split: str = Field(default="train", description="split name on the hub")
-    split: Literal["train", "validation", "test"] = Field(
-        default="train", description="what its rows are for"
-    )
-    data_source: str | None = Field(default=None, description="verl's name; null = the hub's name")
-    limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
-    columns: Columns = Field(default=Columns(), description="written as ours: its own")
+    config: str | None = setting(None, "configuration (subset) on the hub")
+    revision: str | None = setting(None, "commit to pin")
+    hub_split: str = setting("train", "split name on the hub")
+    split: Literal["train", "validation", "test"] = setting("train", "what its rows are for")
+    data_source: str | None = setting(None, "verl's name; null = the hub's name")
+    limit: int | None = setting(None, "first rows; null = all", ge=1)
+    columns: Columns = setting(Columns(), "written as ours: its own")
 
     @field_validator("name")
     @classmethod
@@ -196,43 +184,42 @@ class DataSection(Section):
     """Sources and the treatment of their rows, in the order of the fields."""
 
     sources: tuple[Source, ...] = Field(min_length=1, description="where rows come from")
-    filters: tuple[str, ...] = Field(
-        default=(), description="DuckDB SQL conditions over the prompt columns; false rows rejected"
+    filters: tuple[str, ...] = setting(
+        (), "DuckDB SQL conditions over the prompt columns; false rows rejected"
     )
-    max_prompt_tokens: int = Field(default=512, ge=1, description="tokens, chat template included")
+    max_prompt_tokens: int = setting(512, "tokens, chat template included", ge=1)
     over_length: Literal["drop", "error", "truncate_left", "truncate_middle", "truncate_right"] = (
-        Field(default="drop", description="longer prompts: reject, end the run, or cut words there")
+        setting("drop", "longer prompts: reject, end the run, or cut words there")
     )
-    deduplicate: Literal["exact", "near", "off"] = Field(
-        default="near",
-        description="training rows dropped: equal texts, near ones too, or none; default with a"
+    deduplicate: Literal["exact", "near", "off"] = setting(
+        "near",
+        "training rows dropped: equal texts, near ones too, or none; default with a"
         " source of kind arithmetic or programs: exact",
     )
-    near_duplicate_jaccard: float = Field(
-        default=0.9,
+    near_duplicate_jaccard: float = setting(
+        0.9,
+        "Jaccard similarity (0 to 1) of word 5-grams from which rows are duplicates",
         gt=0,
         le=1,
-        description="Jaccard similarity (0 to 1) of word 5-grams from which rows are duplicates",
     )
-    decontaminate: bool = Field(
-        default=True, description="drop training rows that share a 13-gram with an evaluation row"
+    decontaminate: bool = setting(
+        True, "drop training rows that share a 13-gram with an evaluation row"
     )
-    validation_fraction: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="share of training prompts kept for validation, by hash; default 0.05 where no"
+    validation_fraction: float = setting(
+        0.0,
+        "share of training prompts kept for validation, by hash; default 0.05 where no"
         " source has validation rows",
-    )
-    test_fraction: float = Field(
-        default=0.0,
         ge=0,
         lt=1,
-        description="share of training prompts kept for the test, by hash, where no file holds"
-        " test rows",
     )
-    max_reject_fraction: float = Field(
-        default=0.1, ge=0, le=1, description="share of rejected rows above which the stage fails"
+    test_fraction: float = setting(
+        0.0,
+        "share of training prompts kept for the test, by hash, where no file holds test rows",
+        ge=0,
+        lt=1,
+    )
+    max_reject_fraction: float = setting(
+        0.1, "share of rejected rows above which the stage fails", ge=0, le=1
     )
 
     @model_validator(mode="before")

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from schemas.algorithm import Options
 from schemas.names import is_file, portable_name
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 MCP = "mcp"
 GAMES = ("text-game",)
@@ -31,45 +31,33 @@ class EnvironmentSection(Section):
         " from the recipe's folder"
     )
     options: Options = Field(default_factory=dict, description="keyword arguments of the class")
-    command: tuple[str, ...] = Field(
-        default=(),
-        description="mcp only: program and arguments of the server, on stdio; Python files from the"
+    command: tuple[str, ...] = setting(
+        (),
+        "mcp only: program and arguments of the server, on stdio; Python files from the"
         " recipe's folder",
     )
-    version: str = Field(
-        default="", description="mcp only: names what the server does; another one is another run"
-    )
-    max_turns: int | None = Field(
-        default=None,
+    version: str = setting("", "mcp only: names what the server does; another one is another run")
+    max_turns: int | None = setting(
+        None,
+        f"most turns of the policy; null = {TURNS_OF_TOOLS}, {TURNS_OF_GAMES} in a game of ours",
         ge=1,
-        description=f"most turns of the policy; null = {TURNS_OF_TOOLS}, {TURNS_OF_GAMES} in a game"
-        " of ours",
     )
-    max_observation_tokens: int = Field(
-        default=256, ge=1, description="tokens of one answer of the environment; the rest is cut"
+    max_observation_tokens: int = setting(
+        256, "tokens of one answer of the environment; the rest is cut", ge=1
     )
-    invalid_action_penalty: float = Field(
-        default=0.1,
-        ge=0,
-        description="taken off at each turn that the environment cannot read; 0 = none",
+    invalid_action_penalty: float = setting(
+        0.1, "taken off at each turn that the environment cannot read; 0 = none", ge=0
     )
-    timeout_s: float = Field(
-        default=10.0, gt=0, description="seconds of one step; then that is what the policy is told"
+    timeout_s: float = setting(
+        10.0, "seconds of one step; then that is what the policy is told", gt=0
     )
-    memory_gib: float | None = Field(
-        default=4.0,
-        gt=0,
-        description="address space (GiB) of one worker, not of an MCP server; null = no limit",
+    memory_gib: float | None = setting(
+        4.0, "address space (GiB) of one worker, not of an MCP server; null = no limit", gt=0
     )
-    concurrency: int = Field(
-        default=16, ge=1, le=1024, description="steps under way at once in one worker"
-    )
-    workers: int = Field(
-        default=1, ge=1, description="processes that the episodes are divided over"
-    )
-    env: tuple[str, ...] = Field(
-        default=(),
-        description="environment variables passed to it besides PATH, HOME, locale and the like",
+    concurrency: int = setting(16, "steps under way at once in one worker", ge=1, le=1024)
+    workers: int = setting(1, "processes that the episodes are divided over", ge=1)
+    env: tuple[str, ...] = setting(
+        (), "environment variables passed to it besides PATH, HOME, locale and the like"
     )
 
     @property

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field
-
 from schemas.sampling import StopTexts, Temperature
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 
 class EvolveSection(Section):
@@ -15,51 +13,41 @@ class EvolveSection(Section):
     Defaults are those of AlphaApollo's evolving pipeline (arXiv 2510.06261).
     """
 
-    rounds: int = Field(
-        default=10, ge=1, description="per problem; also the independent samples beside them"
+    rounds: int = setting(10, "per problem; also the independent samples beside them", ge=1)
+    verifiers: int = setting(
+        5, "verdicts on each answer, an odd number: the majority decides", ge=1
     )
-    verifiers: int = Field(
-        default=5, ge=1, description="verdicts on each answer, an odd number: the majority decides"
+    max_turns: int = setting(4, "most turns of the policy in a round, with an environment", ge=1)
+    memory: int = setting(3, "earlier solutions shown to the policy; 0 = none", ge=0)
+    summary_tokens: int = setting(
+        256, "tokens of a solution, and of a report, shown; the last ones", ge=1
     )
-    max_turns: int = Field(
-        default=4, ge=1, description="most turns of the policy in a round, with an environment"
+    temperature: Temperature = setting(0.7, "of the policy; divides the logits")
+    verifier_temperature: Temperature = setting(0.4, "of the verifiers")
+    max_new_tokens: int = setting(512, "tokens of one turn of either agent", ge=1)
+    stop: StopTexts = setting((), "texts that end a turn of the policy")
+    format_retries: int = setting(
+        5, "further samples where one cannot be read; then no answer, or verdict 0", ge=0, le=5
     )
-    memory: int = Field(
-        default=3, ge=0, description="earlier solutions shown to the policy; 0 = none"
-    )
-    summary_tokens: int = Field(
-        default=256, ge=1, description="tokens of a solution, and of a report, shown; the last ones"
-    )
-    temperature: Temperature = Field(default=0.7, description="of the policy; divides the logits")
-    verifier_temperature: Temperature = Field(default=0.4, description="of the verifiers")
-    max_new_tokens: int = Field(default=512, ge=1, description="tokens of one turn of either agent")
-    stop: StopTexts = Field(default=(), description="texts that end a turn of the policy")
-    format_retries: int = Field(
-        default=5,
-        ge=0,
-        le=5,
-        description="further samples where one cannot be read; then no answer, or verdict 0",
-    )
-    max_prompts: int | None = Field(default=None, ge=1, description="of each source and subset")
-    answer: Literal["tag", "text"] = Field(
-        default="tag",
-        description="what the policy's last turn must be: it ends with <answer>...</answer>, or it"
+    max_prompts: int | None = setting(None, "of each source and subset", ge=1)
+    answer: Literal["tag", "text"] = setting(
+        "tag",
+        "what the policy's last turn must be: it ends with <answer>...</answer>, or it"
         " is the answer as a whole",
     )
-    policy_prompt: str | None = Field(
-        default=None,
-        description="Jinja text in place of the problem's last message, of problem, memory (each"
+    policy_prompt: str | None = setting(
+        None,
+        "Jinja text in place of the problem's last message, of problem, memory (each"
         " with solution, report, score, round) and round; null ="
         " rlcore/evolve/templates/policy.jinja",
     )
-    verifier_prompt: str | None = Field(
-        default=None,
-        description="Jinja text of problem, solution and answer; null ="
-        " rlcore/evolve/templates/verifier.jinja",
+    verifier_prompt: str | None = setting(
+        None,
+        "Jinja text of problem, solution and answer; null = rlcore/evolve/templates/verifier.jinja",
     )
-    scored_as: str = Field(
-        default="#### {{ answer }}",
-        description="answer = tag: Jinja text of answer, the response that reward functions read",
+    scored_as: str = setting(
+        "#### {{ answer }}",
+        "answer = tag: Jinja text of answer, the response that reward functions read",
     )
 
     @property

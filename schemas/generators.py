@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
-from schemas.section import Section
+from schemas.section import Section, setting
 
 ARITHMETIC, PROGRAMS, INSTRUCTIONS = "arithmetic", "programs", "instructions"
 ENVIRONMENT = "environment"
@@ -15,24 +15,22 @@ class ArithmeticSource(Section):
     """Generated two-digit word problems with imperfect demonstrations; disjoint by operand
     tuple."""
 
-    kind: Literal["arithmetic"] = Field(default=ARITHMETIC, description="generated problems")
-    train: int = Field(default=4096, ge=1, description="RL training prompts")
-    validation: int = Field(default=256, ge=1, description="validation prompts")
-    test: int = Field(default=512, ge=1, description="test prompts: held-out operand tuples")
-    test_steps: int = Field(default=256, ge=1, description="test prompts: held-out single steps")
-    demonstrations: int = Field(default=46080, ge=1, description="SFT examples")
-    steps: tuple[int, int] = Field(
-        default=(1, 2), description="fewest and most steps of a problem, 1 to 3"
-    )
-    stop_early: float = Field(
-        default=0.60,
+    kind: Literal["arithmetic"] = setting(ARITHMETIC, "generated problems")
+    train: int = setting(4096, "RL training prompts", ge=1)
+    validation: int = setting(256, "validation prompts", ge=1)
+    test: int = setting(512, "test prompts: held-out operand tuples", ge=1)
+    test_steps: int = setting(256, "test prompts: held-out single steps", ge=1)
+    demonstrations: int = setting(46080, "SFT examples", ge=1)
+    steps: tuple[int, int] = setting((1, 2), "fewest and most steps of a problem, 1 to 3")
+    stop_early: float = setting(
+        0.60,
+        "share of examples ending after step 1 if that is a product; else half of it",
         ge=0,
         le=1,
-        description="share of examples ending after step 1 if that is a product; else half of it",
     )
-    wrong_operation: float = Field(default=0.35, ge=0, le=1, description="share with a wrong step")
-    off_result: float = Field(default=0.08, ge=0, le=1, description="share with a wrong result")
-    malformed: float = Field(default=0.10, ge=0, le=1, description="share with a bad last line")
+    wrong_operation: float = setting(0.35, "share with a wrong step", ge=0, le=1)
+    off_result: float = setting(0.08, "share with a wrong result", ge=0, le=1)
+    malformed: float = setting(0.10, "share with a bad last line", ge=0, le=1)
 
     @field_validator("steps")
     @classmethod
@@ -49,51 +47,44 @@ class ProgramsSource(Section):
     """Generated descriptions of one-line Python programs with imperfect demonstrations; disjoint by
     what the programs compute."""
 
-    kind: Literal["programs"] = Field(default=PROGRAMS, description="generated programming tasks")
-    train: int = Field(default=4096, ge=1, description="RL training prompts")
-    validation: int = Field(default=256, ge=1, description="validation prompts: held-out programs")
-    test: int = Field(default=512, ge=1, description="test prompts: held-out programs")
-    demonstrations: int = Field(default=23040, ge=1, description="SFT examples")
-    tests: int = Field(default=2, ge=1, le=100, description="inputs that a program is tried with")
-    forgotten_step: float = Field(
-        default=0.60,
+    kind: Literal["programs"] = setting(PROGRAMS, "generated programming tasks")
+    train: int = setting(4096, "RL training prompts", ge=1)
+    validation: int = setting(256, "validation prompts: held-out programs", ge=1)
+    test: int = setting(512, "test prompts: held-out programs", ge=1)
+    demonstrations: int = setting(23040, "SFT examples", ge=1)
+    tests: int = setting(2, "inputs that a program is tried with", ge=1, le=100)
+    forgotten_step: float = setting(
+        0.60,
+        "share of examples without step 2 if step 1 multiplies or divides; else half of it",
         ge=0,
         le=1,
-        description="share of examples without step 2 if step 1 multiplies or divides; else half"
-        " of it",
     )
-    no_parentheses: float = Field(
-        default=0.60, ge=0, le=1, description="share that lacks parentheses where a sum needs them"
+    no_parentheses: float = setting(
+        0.60, "share that lacks parentheses where a sum needs them", ge=0, le=1
     )
-    wrong_operation: float = Field(default=0.20, ge=0, le=1, description="share with a wrong step")
-    wrong_number: float = Field(default=0.05, ge=0, le=1, description="share with a wrong number")
-    malformed: float = Field(
-        default=0.10, ge=0, le=1, description="share that is no Python block or prints nothing"
-    )
+    wrong_operation: float = setting(0.20, "share with a wrong step", ge=0, le=1)
+    wrong_number: float = setting(0.05, "share with a wrong number", ge=0, le=1)
+    malformed: float = setting(0.10, "share that is no Python block or prints nothing", ge=0, le=1)
 
 
 class InstructionsSource(Section):
     """Generated instructions that a rule can check, with held-out words for test prompts."""
 
-    kind: Literal["instructions"] = Field(
-        default=INSTRUCTIONS, description="generated, no SFT rows"
-    )
-    train: int = Field(default=2048, ge=1, description="RL training prompts")
-    validation: int = Field(default=64, ge=1, description="validation prompts")
-    test: int = Field(default=256, ge=1, description="test prompts: held-out words")
+    kind: Literal["instructions"] = setting(INSTRUCTIONS, "generated, no SFT rows")
+    train: int = setting(2048, "RL training prompts", ge=1)
+    validation: int = setting(64, "validation prompts", ge=1)
+    test: int = setting(256, "test prompts: held-out words", ge=1)
 
 
 class EnvironmentSource(Section):
     """Prompts that the recipe's environment begins its episodes with, drawn by seed."""
 
-    kind: Literal["environment"] = Field(default=ENVIRONMENT, description="of the environment")
-    train_size: int = Field(default=1024, ge=1, description="RL training prompts")
-    validation_size: int = Field(default=128, ge=1, description="validation prompts")
-    test_size: int = Field(default=256, ge=1, description="test prompts")
-    demonstrations: int = Field(
-        default=0, ge=0, description="SFT examples, of the environment's demonstration(seed)"
-    )
-    data_source: str | None = Field(default=None, description="null = the environment's name")
+    kind: Literal["environment"] = setting(ENVIRONMENT, "of the environment")
+    train_size: int = setting(1024, "RL training prompts", ge=1)
+    validation_size: int = setting(128, "validation prompts", ge=1)
+    test_size: int = setting(256, "test prompts", ge=1)
+    demonstrations: int = setting(0, "SFT examples, of the environment's demonstration(seed)", ge=0)
+    data_source: str | None = setting(None, "null = the environment's name")
 
 
 GeneratedSource = ArithmeticSource | ProgramsSource | InstructionsSource | EnvironmentSource

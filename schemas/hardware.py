@@ -4,10 +4,10 @@ is in no cache key."""
 from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from schemas.names import known_or_own
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 ENGINES = ("vllm", "transformers")
 AUTO = "auto"
@@ -18,51 +18,48 @@ SMALL_PARAMETERS = 3_000_000
 class LearnerHardware(Section):
     """Ranks and memory of the DeepSpeed learner."""
 
-    ranks: int = Field(default=1, ge=1, description="data-parallel processes")
-    gpus_per_rank: float = Field(
-        default=0.3,
-        gt=0,
-        le=1,
-        description="cuda only: share of a GPU; below 1 others use it too, with ranks = 1 only",
+    ranks: int = setting(1, "data-parallel processes", ge=1)
+    gpus_per_rank: float = setting(
+        0.3, "cuda only: share of a GPU; below 1 others use it too, with ranks = 1 only", gt=0, le=1
     )
-    threads: int = Field(default=1, ge=1, description="CPU threads per rank")
-    reference_ranks: int = Field(
-        default=1,
-        ge=1,
-        description="processes of the frozen reference, among which its sequences are divided; with"
+    threads: int = setting(1, "CPU threads per rank", ge=1)
+    reference_ranks: int = setting(
+        1,
+        "processes of the frozen reference, among which its sequences are divided; with"
         " zero_stage 3 its weights are too",
+        ge=1,
     )
-    zero_stage: Literal["auto", 0, 1, 2, 3] = Field(
-        default=AUTO,
-        description="split over ranks: 1 optimizer, 2 + gradients, 3 + weights (arXiv 1910.02054);"
+    zero_stage: Literal["auto", 0, 1, 2, 3] = setting(
+        AUTO,
+        "split over ranks: 1 optimizer, 2 + gradients, 3 + weights (arXiv 1910.02054);"
         " auto = 0 for one rank in float32, whose optimizer is not offloaded, else 1",
     )
-    offload_optimizer: bool = Field(default=False, description="optimizer state in host memory")
-    offload_params: bool = Field(default=False, description="weights in host memory; ZeRO-3 only")
-    sequence_parallel: int = Field(
-        default=1,
-        ge=1,
-        description="consecutive ranks that divide the tokens of each sequence (Ulysses, arXiv"
+    offload_optimizer: bool = setting(False, "optimizer state in host memory")
+    offload_params: bool = setting(False, "weights in host memory; ZeRO-3 only")
+    sequence_parallel: int = setting(
+        1,
+        "consecutive ranks that divide the tokens of each sequence (Ulysses, arXiv"
         " 2309.14509): for sequences that do not fit one; they count as one rank for batches",
+        ge=1,
     )
-    offload_reference: bool = Field(
-        default=False,
-        description="cuda only: the frozen reference, where it has processes of its own, waits in"
+    offload_reference: bool = setting(
+        False,
+        "cuda only: the frozen reference, where it has processes of its own, waits in"
         " host memory while it does not score",
     )
-    gradient_checkpointing: bool = Field(
-        default=False, description="recompute activations: less memory, about a third slower"
+    gradient_checkpointing: bool = setting(
+        False, "recompute activations: less memory, about a third slower"
     )
-    micro_batch_tokens: int = Field(default=4096, ge=1, description="tokens per rank and pass")
-    row_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="tokens of a packed row; null = one to eight longest sequences, by what padding"
+    micro_batch_tokens: int = setting(4096, "tokens per rank and pass", ge=1)
+    row_tokens: int | None = setting(
+        None,
+        "tokens of a packed row; null = one to eight longest sequences, by what padding"
         " costs; one row per pass under flash attention",
+        ge=1,
     )
-    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = Field(
-        default="auto",
-        description="implementation; auto = flash_attention_2 on cuda in bfloat16 where flash_attn"
+    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = setting(
+        "auto",
+        "implementation; auto = flash_attention_2 on cuda in bfloat16 where flash_attn"
         " (extra flash) imports and serves the model, else sdpa; eager = plain PyTorch",
     )
 
@@ -125,29 +122,29 @@ class LearnerHardware(Section):
 class RolloutHardware(Section):
     """The rollout engines."""
 
-    engine: str = Field(
-        default=AUTO,
-        description=f"what samples: {', '.join(ENGINES)} (runs anywhere), your own class as"
+    engine: str = setting(
+        AUTO,
+        f"what samples: {', '.join(ENGINES)} (runs anywhere), your own class as"
         " 'package.module:Class' or 'path/to/file.py:Class', or auto = vllm on cuda, and on cpu"
         f" transformers for models of fewer than {SMALL_PARAMETERS:,} parameters, else vllm; RL"
         " continues with the one it began with (docs/understand/engines.md)",
     )
-    engines: int = Field(default=1, ge=1, description="engines, a process each")
-    gpus_per_engine: float = Field(
-        default=0.3, gt=0, description="cuda only: GPUs of each engine; below 1 others use it too"
+    engines: int = setting(1, "engines, a process each", ge=1)
+    gpus_per_engine: float = setting(
+        0.3, "cuda only: GPUs of each engine; below 1 others use it too", gt=0
     )
-    threads: int = Field(default=1, ge=1, description="CPU threads per engine")
-    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share an engine's weights")
-    gpu_memory_utilization: float = Field(
-        default=0.5, gt=0, le=1, description="share of a GPU's memory for weights and KV cache"
+    threads: int = setting(1, "CPU threads per engine", ge=1)
+    tensor_parallel: int = setting(1, "GPUs that share an engine's weights", ge=1)
+    gpu_memory_utilization: float = setting(
+        0.5, "share of a GPU's memory for weights and KV cache", gt=0, le=1
     )
-    sleep: bool = Field(
-        default=False,
-        description="cuda and vllm only: engines give their GPU memory back while learners score"
+    sleep: bool = setting(
+        False,
+        "cuda and vllm only: engines give their GPU memory back while learners score"
         " and train; their weights wait in host memory",
     )
-    kv_cache_gib: int = Field(default=1, ge=1, description="CPU only: GiB of KV cache per engine")
-    max_num_seqs: int = Field(default=256, ge=1, description="sequences decoded at once")
+    kv_cache_gib: int = setting(1, "CPU only: GiB of KV cache per engine", ge=1)
+    max_num_seqs: int = setting(256, "sequences decoded at once", ge=1)
 
     @field_validator("engine")
     @classmethod
@@ -177,41 +174,39 @@ class RolloutHardware(Section):
 class Timeouts(Section):
     """Limits of waits, in seconds; the error names what was waited for."""
 
-    start_s: float = Field(default=300, gt=0, description="start of a worker")
-    rollout_s: float = Field(default=1800, gt=0, description="sampling of one batch")
-    reward_s: float = Field(default=600, gt=0, description="scoring of one batch")
-    update_s: float = Field(default=1800, gt=0, description="one call of the learner")
-    sync_s: float = Field(default=300, gt=0, description="transfer of weights to the engines")
-    stall_s: float = Field(
-        default=45,
-        gt=0,
-        description="time without progress (micro-batches, engine steps or rows) after which a"
+    start_s: float = setting(300, "start of a worker", gt=0)
+    rollout_s: float = setting(1800, "sampling of one batch", gt=0)
+    reward_s: float = setting(600, "scoring of one batch", gt=0)
+    update_s: float = setting(1800, "one call of the learner", gt=0)
+    sync_s: float = setting(300, "transfer of weights to the engines", gt=0)
+    stall_s: float = setting(
+        45,
+        "time without progress (micro-batches, engine steps or rows) after which a"
         " worker counts as hanging, or five times its longest such time so far where that is more",
+        gt=0,
     )
 
 
 class HardwareSection(Section):
     """Where things run."""
 
-    cluster: Literal["ray", "in_process"] = Field(
-        default="ray", description="a process per worker, or all in the run's own process"
+    cluster: Literal["ray", "in_process"] = setting(
+        "ray", "a process per worker, or all in the run's own process"
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="auto = cuda where the cluster has GPUs, else cpu; it is logged"
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        "auto", "auto = cuda where the cluster has GPUs, else cpu; it is logged"
     )
-    ray_address: str | None = Field(default=None, description="Ray cluster; null = its own, local")
+    ray_address: str | None = setting(None, "Ray cluster; null = its own, local")
     learner: LearnerHardware = LearnerHardware()
     rollout: RolloutHardware = RolloutHardware()
-    reward_workers: int = Field(
-        default=1, ge=1, description="processes that score, each with a child per function"
-    )
+    reward_workers: int = setting(1, "processes that score, each with a child per function", ge=1)
     timeouts: Timeouts = Timeouts()
-    restarts: int = Field(
-        default=2,
-        ge=0,
-        description="how often in a row a stage continues in new workers, at its last checkpoint,"
+    restarts: int = setting(
+        2,
+        "how often in a row a stage continues in new workers, at its last checkpoint,"
         " after a worker or Ray died or hung; a new checkpoint restarts the count, 0 = the run"
         " ends, also where a learner's memory ran out, else it has half of micro_batch_tokens",
+        ge=0,
     )
 
     def takes_vllm_on_cpu(self, parameters: int) -> bool:

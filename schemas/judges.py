@@ -15,7 +15,7 @@ from pydantic import Field
 from schemas.errors import did_you_mean
 from schemas.names import ENVIRONMENT, JUDGE, is_model
 from schemas.rl import RewardFunction, RewardSection
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 PAIR = ("response_a", "response_b")  # placeholders of two responses that are compared
 FIELDS = ("response", "prompt", "ground_truth", *PAIR)  # placeholders of a template
@@ -31,18 +31,18 @@ Score = Annotated[float, Field(ge=0, le=1)]
 class JudgeLimits(Section):
     """How fast and how often a judge is asked; all workers of this machine together."""
 
-    concurrency: int = Field(default=8, ge=1, description="requests under way at a time")
-    requests_per_minute: int | None = Field(
-        default=None, ge=1, description="requests sent within any minute; null = no limit"
+    concurrency: int = setting(8, "requests under way at a time", ge=1)
+    requests_per_minute: int | None = setting(
+        None, "requests sent within any minute; null = no limit", ge=1
     )
-    timeout_s: float = Field(
-        default=60.0, gt=0, description="seconds from sending a request to the end of its answer"
+    timeout_s: float = setting(
+        60.0, "seconds from sending a request to the end of its answer", gt=0
     )
-    retries: int = Field(
-        default=4,
-        ge=0,
-        description="further requests for a row after status 408, 409, 429 or 5xx, a timeout or a"
+    retries: int = setting(
+        4,
+        "further requests for a row after status 408, 409, 429 or 5xx, a timeout or a"
         " lost connection; a Retry-After of up to five minutes is kept",
+        ge=0,
     )
 
 
@@ -70,36 +70,32 @@ class Judge(Section):
         " two (its verdicts are A, B and tie), and {prompt} or {ground_truth} as needed; how to"
         " answer is added. A literal brace is written twice"
     )
-    key_env: str | None = Field(
-        default=None,
+    key_env: str | None = setting(
+        None,
+        "environment variable that holds the API key; null = the server asks for none",
         pattern=VARIABLE,
-        description="environment variable that holds the API key; null = the server asks for none",
     )
-    choices: dict[str, Score] | None = Field(
-        default=None, description="what a verdict may say, each with its score from 0 to 1"
+    choices: dict[str, Score] | None = setting(
+        None, "what a verdict may say, each with its score from 0 to 1"
     )
-    scale: tuple[int, int] | None = Field(
-        default=None,
-        description="instead of choices: lowest and highest whole number that a verdict may say;"
+    scale: tuple[int, int] | None = setting(
+        None,
+        "instead of choices: lowest and highest whole number that a verdict may say;"
         " they score 0 and 1, those between in proportion",
     )
-    correct_from: Score | None = Field(
-        default=None,
-        description="score from which a response counts as correct; null = no verdict on"
-        " correctness",
+    correct_from: Score | None = setting(
+        None, "score from which a response counts as correct; null = no verdict on correctness"
     )
-    constrained: bool = Field(
-        default=False,
-        description="true = the server lets the model answer with one of the verdicts and nothing"
+    constrained: bool = setting(
+        False,
+        "true = the server lets the model answer with one of the verdicts and nothing"
         " else (structured_outputs.choice of vLLM); the others need false",
     )
-    max_tokens: int = Field(default=512, ge=8, description="tokens of an answer, verdict included")
+    max_tokens: int = setting(512, "tokens of an answer, verdict included", ge=8)
     max_calls: int = Field(
         ge=1, description="most answers that one run may pay for, its reruns included"
     )
-    version: str = Field(
-        default="1", description="change it when the URL serves another model under the same name"
-    )
+    version: str = setting("1", "change it when the URL serves another model under the same name")
     limits: JudgeLimits = JudgeLimits()
 
     @property
@@ -193,9 +189,9 @@ class WinRate(Section):
     orders (docs/do/evaluate.md)."""
 
     judge: str = Field(description="name in the section judges of one that compares two responses")
-    against: Literal["base", "sft", "preference", "reference"] = Field(
-        default="sft",
-        description="whose answers those of later checkpoints are compared with; reference = the"
+    against: Literal["base", "sft", "preference", "reference"] = setting(
+        "sft",
+        "whose answers those of later checkpoints are compared with; reference = the"
         " rows' ground_truth",
     )
 

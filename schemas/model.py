@@ -3,26 +3,24 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import StrictInt, model_validator
 
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 
 class FromScratch(Section):
     """A Qwen2 of random weights with a tokenizer trained on the recipe's own data."""
 
-    hidden_size: int = Field(default=128, ge=8, description="width of the residual stream")
-    num_layers: int = Field(default=2, ge=1, description="transformer blocks")
-    num_heads: int = Field(default=4, ge=1, description="attention heads of a block")
-    num_kv_heads: int = Field(default=2, ge=1, description="key and value heads, shared by groups")
-    intermediate_size: int = Field(default=256, ge=8, description="width of the feed-forward layer")
-    tie_word_embeddings: bool = Field(default=True, description="one matrix embeds and unembeds")
-    vocab_size: int = Field(
-        default=512,
-        ge=261,
-        description="upper bound of the trained vocabulary: 256 bytes, 5 special tokens, merges",
+    hidden_size: int = setting(128, "width of the residual stream", ge=8)
+    num_layers: int = setting(2, "transformer blocks", ge=1)
+    num_heads: int = setting(4, "attention heads of a block", ge=1)
+    num_kv_heads: int = setting(2, "key and value heads, shared by groups", ge=1)
+    intermediate_size: int = setting(256, "width of the feed-forward layer", ge=8)
+    tie_word_embeddings: bool = setting(True, "one matrix embeds and unembeds")
+    vocab_size: int = setting(
+        512, "upper bound of the trained vocabulary: 256 bytes, 5 special tokens, merges", ge=261
     )
-    max_position_embeddings: int = Field(default=512, ge=32, description="longest context, tokens")
+    max_position_embeddings: int = setting(512, "longest context, tokens", ge=32)
 
     @property
     def parameters(self) -> int:
@@ -62,27 +60,25 @@ class FromScratch(Section):
 class Adapter(Section):
     """Low-rank factors that are trained in place of the weights (LoRA, arXiv 2106.09685)."""
 
-    kind: str = Field(default="lora", pattern="^lora$", description="W x + scale · B A x, W frozen")
-    rank: int = Field(default=32, ge=1, description="rows of A and columns of B")
-    alpha: float = Field(default=32.0, gt=0, description="scale = alpha / rank")
-    targets: Literal["all-linear"] | tuple[str, ...] = Field(
-        default="all-linear",
-        description="names of linear layers, such as [q_proj, v_proj]; all-linear = those of"
+    kind: str = setting("lora", "W x + scale · B A x, W frozen", pattern="^lora$")
+    rank: int = setting(32, "rows of A and columns of B", ge=1)
+    alpha: float = setting(32.0, "scale = alpha / rank", gt=0)
+    targets: Literal["all-linear"] | tuple[str, ...] = setting(
+        "all-linear",
+        "names of linear layers, such as [q_proj, v_proj]; all-linear = those of"
         " attention and MLP, not the output head",
     )
-    base: Literal["full", "nf4"] = Field(
-        default="full",
-        description="the weights below it: in model.dtype, or 4-bit in blocks of 64 (QLoRA, arXiv"
+    base: Literal["full", "nf4"] = setting(
+        "full",
+        "the weights below it: in model.dtype, or 4-bit in blocks of 64 (QLoRA, arXiv"
         " 2305.14314; extra quant), of which engines get what the learner computes with",
     )
-    rslora: bool = Field(
-        default=False, description="scale = alpha / sqrt(rank) instead (arXiv 2312.03732)"
-    )
-    stages: tuple[Literal["sft", "preference", "reward_model", "rl"], ...] = Field(
-        default=("sft", "preference", "reward_model", "rl"),
-        min_length=1,
-        description="those that train an adapter, each on what the one before it made; others train"
+    rslora: bool = setting(False, "scale = alpha / sqrt(rank) instead (arXiv 2312.03732)")
+    stages: tuple[Literal["sft", "preference", "reward_model", "rl"], ...] = setting(
+        ("sft", "preference", "reward_model", "rl"),
+        "those that train an adapter, each on what the one before it made; others train"
         " all weights. The learning rate of an adapter is about ten times that of all weights",
+        min_length=1,
     )
 
     @property
@@ -99,24 +95,24 @@ class Adapter(Section):
 class ModelSection(Section):
     """The base model: a directory, a hub name, or one made from scratch."""
 
-    path: str | None = Field(default=None, description="local directory or hub name (owner/name)")
-    revision: str | None = Field(default=None, description="hub commit to pin")
+    path: str | None = setting(None, "local directory or hub name (owner/name)")
+    revision: str | None = setting(None, "hub commit to pin")
     from_scratch: FromScratch | None = None
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="bfloat16", description="of weights and passes; the optimizer's copy is float32"
+    dtype: Literal["float32", "bfloat16"] = setting(
+        "bfloat16", "of weights and passes; the optimizer's copy is float32"
     )
-    adapter: Adapter | None = Field(
-        default=None, description="null = all weights are trained, {} = an adapter instead"
+    adapter: Adapter | None = setting(
+        None, "null = all weights are trained, {} = an adapter instead"
     )
-    trust_remote_code: bool = Field(default=False, description="run code shipped with the model")
-    chat_template: str | None = Field(default=None, description="Jinja; null = the model's own")
-    stop_tokens: tuple[StrictInt | str, ...] = Field(
-        default=(),
-        description="token texts or ids that end a turn, besides eos_token_id of the model's"
+    trust_remote_code: bool = setting(False, "run code shipped with the model")
+    chat_template: str | None = setting(None, "Jinja; null = the model's own")
+    stop_tokens: tuple[StrictInt | str, ...] = setting(
+        (),
+        "token texts or ids that end a turn, besides eos_token_id of the model's"
         " generation_config.json and config.json, the tokenizer's eos_token and the token with"
         " which the chat template closes an assistant turn",
     )
-    max_tokens: int = Field(default=2048, ge=16, description="tokens: prompt and response together")
+    max_tokens: int = setting(2048, "tokens: prompt and response together", ge=16)
 
     @model_validator(mode="before")
     @classmethod

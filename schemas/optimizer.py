@@ -6,27 +6,27 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from schemas.presets import overlay
-from schemas.section import Section
+from schemas.section import Section, setting
 
 
 class Schedule(Section):
     """Learning-rate schedule in optimizer steps (docs/understand/algorithms.md, "Learning
     rate")."""
 
-    kind: Literal["constant", "linear", "cosine", "wsd"] = Field(
-        default="constant", description="after warm-up; wsd = constant, then a linear decay"
+    kind: Literal["constant", "linear", "cosine", "wsd"] = setting(
+        "constant", "after warm-up; wsd = constant, then a linear decay"
     )
-    warmup_steps: int | None = Field(
-        default=None, ge=0, description="optimizer steps from lr/warmup to lr; null = by ratio"
+    warmup_steps: int | None = setting(
+        None, "optimizer steps from lr/warmup to lr; null = by ratio", ge=0
     )
-    warmup_ratio: float = Field(
-        default=0.0, ge=0, lt=1, description="warm-up as a share of all steps, without warmup_steps"
+    warmup_ratio: float = setting(
+        0.0, "warm-up as a share of all steps, without warmup_steps", ge=0, lt=1
     )
-    min_lr_ratio: float = Field(
-        default=0.0, ge=0, le=1, description="share of lr that the step after the last would have"
+    min_lr_ratio: float = setting(
+        0.0, "share of lr that the step after the last would have", ge=0, le=1
     )
-    decay_fraction: float = Field(
-        default=0.1, gt=0, le=1, description="wsd only: share of all steps that its decay takes"
+    decay_fraction: float = setting(
+        0.1, "wsd only: share of all steps that its decay takes", gt=0, le=1
     )
 
 
@@ -36,13 +36,13 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class Optimizer(Section):
     """AdamW and its schedule."""
 
-    lr: float = Field(default=1e-6, gt=0, description="peak learning rate")
-    betas: tuple[Beta, Beta] = Field(
-        default=(0.9, 0.999), description="decay per step of the first and second moment"
+    lr: float = setting(1e-6, "peak learning rate", gt=0)
+    betas: tuple[Beta, Beta] = setting(
+        (0.9, 0.999), "decay per step of the first and second moment"
     )
-    eps: float = Field(default=1e-8, gt=0, description="added to the root of the second moment")
-    weight_decay: float = Field(default=0.01, ge=0, description="decoupled: lr x this, per step")
-    grad_clip: float = Field(default=1.0, gt=0, description="largest norm of the whole gradient")
+    eps: float = setting(1e-8, "added to the root of the second moment", gt=0)
+    weight_decay: float = setting(0.01, "decoupled: lr x this, per step", ge=0)
+    grad_clip: float = setting(1.0, "largest norm of the whole gradient", gt=0)
     schedule: Schedule = Schedule()
 
 

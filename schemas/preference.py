@@ -9,7 +9,7 @@ from schemas.names import PREFERENCE
 from schemas.optimizer import Optimizer, Schedule, rest_of
 from schemas.presets import PREFERENCE_PRESETS, overlay
 from schemas.reward_model import FilePreferences, Gsm8kSolutions
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 _OPTIMIZER = Optimizer(
     lr=1e-6, weight_decay=0.0, schedule=Schedule(kind="linear", warmup_ratio=0.1)
@@ -22,48 +22,42 @@ _OF_KTO = ("desirable_weight", "undesirable_weight")
 class PreferenceSection(Section):
     """Stage preference: DPO or KTO on the policy that SFT made, which is also its reference."""
 
-    algorithm: Literal["dpo", "kto"] = Field(
-        default="dpo",
-        description="dpo: pairs of responses (arXiv 2305.18290); kto: single ones, desirable or not"
+    algorithm: Literal["dpo", "kto"] = setting(
+        "dpo",
+        "dpo: pairs of responses (arXiv 2305.18290); kto: single ones, desirable or not"
         " (arXiv 2402.01306); a preset, which fills what is left out",
     )
     data: Annotated[FilePreferences | Gsm8kSolutions, Field(discriminator="kind")] = Field(
         description="as reward_model.preferences, and a file of prompt, completion, label (true ="
         " desirable) for kto, for which of ranked responses those of rank 1 are desirable"
     )
-    loss: Literal["sigmoid", "ipo"] = Field(
-        default="sigmoid",
-        description="dpo: sigmoid, of sums over tokens; ipo, of means (arXiv 2310.12036)",
+    loss: Literal["sigmoid", "ipo"] = setting(
+        "sigmoid", "dpo: sigmoid, of sums over tokens; ipo, of means (arXiv 2310.12036)"
     )
-    beta: float = Field(
-        default=0.1,
-        gt=0,
-        description="per nat: how closely the policy is held to the reference; with ipo the margin"
+    beta: float = setting(
+        0.1,
+        "per nat: how closely the policy is held to the reference; with ipo the margin"
         " aimed at is 1 / (2 beta) nats per token",
+        gt=0,
     )
-    label_smoothing: float = Field(
-        default=0.0, ge=0, lt=0.5, description="dpo, sigmoid: share of pairs with flipped ranks"
+    label_smoothing: float = setting(
+        0.0, "dpo, sigmoid: share of pairs with flipped ranks", ge=0, lt=0.5
     )
-    rpo_alpha: float = Field(
-        default=0.0,
-        ge=0,
-        description="dpo: weight of the mean NLL of the better response (arXiv 2404.19733)",
+    rpo_alpha: float = setting(
+        0.0, "dpo: weight of the mean NLL of the better response (arXiv 2404.19733)", ge=0
     )
-    desirable_weight: float = Field(default=1.0, gt=0, description="kto: of desirable responses")
-    undesirable_weight: float = Field(default=1.0, gt=0, description="kto: of all others")
-    epochs: int = Field(default=1, ge=1, description="passes over the preferences")
-    max_steps: int | None = Field(default=None, ge=1, description="most optimizer steps")
-    batch_size: int = Field(
-        default=64,
+    desirable_weight: float = setting(1.0, "kto: of desirable responses", gt=0)
+    undesirable_weight: float = setting(1.0, "kto: of all others", gt=0)
+    epochs: int = setting(1, "passes over the preferences", ge=1)
+    max_steps: int | None = setting(None, "most optimizer steps", ge=1)
+    batch_size: int = setting(
+        64,
+        "per optimizer step: dpo prompts, of which two responses make one pair; kto responses",
         ge=1,
-        description="per optimizer step: dpo prompts, of which two responses make one pair; kto"
-        " responses",
     )
-    max_tokens: int = Field(
-        default=1024, ge=8, description="tokens of prompt and response, which is cut behind them"
-    )
-    drop_truncated: bool = Field(default=False, description="leave out what would be cut")
-    checkpoint_every: int = Field(default=200, ge=1, description="steps between checkpoints")
+    max_tokens: int = setting(1024, "tokens of prompt and response, which is cut behind them", ge=8)
+    drop_truncated: bool = setting(False, "leave out what would be cut")
+    checkpoint_every: int = setting(200, "steps between checkpoints", ge=1)
     optimizer: Annotated[Optimizer, rest_of(_OPTIMIZER)] = _OPTIMIZER
 
     @model_validator(mode="before")

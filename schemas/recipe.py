@@ -41,7 +41,7 @@ from schemas.reward_model import (
 from schemas.rl import GapBound, RewardSection, RLSection, rest_of
 from schemas.rollout import with_rollout_stop
 from schemas.sampling import StopTexts, Temperature
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 from schemas.slices import own_part
 
 _SFT_OPTIMIZER = Optimizer(lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="cosine"))
@@ -50,40 +50,34 @@ _SFT_OPTIMIZER = Optimizer(lr=1e-5, betas=(0.9, 0.95), schedule=Schedule(kind="c
 class SFTSection(Section):
     """SFT warm start on the demonstrations."""
 
-    enabled: bool = Field(default=True, description="false = RL starts from the base model")
-    epochs: int = Field(default=1, ge=1, description="passes over the demonstrations")
-    max_steps: int | None = Field(default=None, ge=1, description="most optimizer steps")
-    batch_size: int = Field(default=64, ge=1, description="sequences per optimizer step")
-    max_tokens: int = Field(default=1024, ge=8, description="tokens; longer ones are rejected")
-    checkpoint_every: int = Field(default=200, ge=1, description="steps between checkpoints")
+    enabled: bool = setting(True, "false = RL starts from the base model")
+    epochs: int = setting(1, "passes over the demonstrations", ge=1)
+    max_steps: int | None = setting(None, "most optimizer steps", ge=1)
+    batch_size: int = setting(64, "sequences per optimizer step", ge=1)
+    max_tokens: int = setting(1024, "tokens; longer ones are rejected", ge=8)
+    checkpoint_every: int = setting(200, "steps between checkpoints", ge=1)
     optimizer: Annotated[Optimizer, rest_of(_SFT_OPTIMIZER)] = _SFT_OPTIMIZER
 
 
 class EvaluateSection(Section):
     """Greedy and sampled evaluation on the test split."""
 
-    checkpoints: tuple[Literal["base", "sft", "preference", "rl"], ...] = Field(
-        default=("base", "sft", "rl"), min_length=1, description="weights that are compared"
+    checkpoints: tuple[Literal["base", "sft", "preference", "rl"], ...] = setting(
+        ("base", "sft", "rl"), "weights that are compared", min_length=1
     )
-    max_prompts: int | None = Field(default=None, ge=1, description="of each source and subset")
-    samples: int = Field(
-        default=8,
-        ge=1,
-        description="sampled responses per prompt; 1 = greedy only; of base none beside sft",
+    max_prompts: int | None = setting(None, "of each source and subset", ge=1)
+    samples: int = setting(
+        8, "sampled responses per prompt; 1 = greedy only; of base none beside sft", ge=1
     )
-    pass_k: tuple[int, ...] = Field(
-        default=(1, 4, 8), description="k of pass@k: a right answer among k (arXiv 2107.03374)"
+    pass_k: tuple[int, ...] = setting(
+        (1, 4, 8), "k of pass@k: a right answer among k (arXiv 2107.03374)"
     )
-    temperature: Temperature = Field(default=1.0, description="of the samples; divides the logits")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
-    max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
-    stop: StopTexts = Field(
-        default=(), description="texts that end an answer; left out = those of rl.rollout.stop"
-    )
-    completions_shown: int = Field(
-        default=8, ge=0, description="sample completions on the run page"
-    )
-    win_rate: WinRate | None = Field(default=None, description="null = no judge compares answers")
+    temperature: Temperature = setting(1.0, "of the samples; divides the logits")
+    top_p: float = setting(1.0, "probability mass kept; 1 = all", gt=0, le=1)
+    max_new_tokens: int = setting(512, "tokens per response", ge=1)
+    stop: StopTexts = setting((), "texts that end an answer; left out = those of rl.rollout.stop")
+    completions_shown: int = setting(8, "sample completions on the run page", ge=0)
+    win_rate: WinRate | None = setting(None, "null = no judge compares answers")
 
     @model_validator(mode="before")
     @classmethod
@@ -108,12 +102,10 @@ class EvaluateSection(Section):
 class ExportSection(Section):
     """The Hugging Face directory that a run exports."""
 
-    dtype: Literal["float32", "bfloat16"] | None = Field(
-        default=None, description="null = model.dtype"
-    )
-    license: LicenseName | None = Field(
-        default=None,
-        description="in the model card: a license name of the hub or an SPDX id, e.g. apache-2.0;"
+    dtype: Literal["float32", "bfloat16"] | None = setting(None, "null = model.dtype")
+    license: LicenseName | None = setting(
+        None,
+        "in the model card: a license name of the hub or an SPDX id, e.g. apache-2.0;"
         " null = the base model's, where its own card names one",
     )
 
@@ -121,27 +113,23 @@ class ExportSection(Section):
 class TrackingSection(Section):
     """wandb: a view of the metrics tables; offline unless WANDB_API_KEY is set."""
 
-    wandb: bool = Field(default=True, description="false = no curves for wandb")
-    project: str = Field(default="rl-pipeline", description="wandb's project")
-    entity: str | None = Field(default=None, description="wandb's user or team; null = your own")
+    wandb: bool = setting(True, "false = no curves for wandb")
+    project: str = setting("rl-pipeline", "wandb's project")
+    entity: str | None = setting(None, "wandb's user or team; null = your own")
 
 
 class Recipe(Section):
     """Everything a run depends on."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="name of run and deployment")
-    description: str = Field(default="", description="a sentence for lists and the run page")
-    seed: int = Field(default=0, ge=0, description="of every draw: data, order, samples, weights")
-    store: str = Field(default="runs/store", description="artifact root: directory or fsspec URL")
+    description: str = setting("", "a sentence for lists and the run page")
+    seed: int = setting(0, "of every draw: data, order, samples, weights", ge=0)
+    store: str = setting("runs/store", "artifact root: directory or fsspec URL")
     model: ModelSection
     data: DataSection
     sft: SFTSection = SFTSection()
-    preference: PreferenceSection | None = Field(
-        default=None, description="null = no DPO or KTO before RL"
-    )
-    reward_model: RewardModelSection | None = Field(
-        default=None, description="null = no reward model is trained"
-    )
+    preference: PreferenceSection | None = setting(None, "null = no DPO or KTO before RL")
+    reward_model: RewardModelSection | None = setting(None, "null = no reward model is trained")
     reward_models: BroughtRewardModels = Field(
         default_factory=dict,
         description="reward models that you bring, by name: reward.functions names one as"
@@ -149,16 +137,14 @@ class Recipe(Section):
     )
     reward: RewardSection
     judges: Judges = Field(default_factory=dict)
-    environment: EnvironmentSection | None = Field(
-        default=None, description="null = an episode is one turn"
-    )
+    environment: EnvironmentSection | None = setting(None, "null = an episode is one turn")
     rl: RLSection = RLSection()
     evaluate: EvaluateSection = EvaluateSection()
     evolve: EvolveSection = EvolveSection()
     export: ExportSection = ExportSection()
     hardware: HardwareSection = HardwareSection()
     tracking: TrackingSection = TrackingSection()
-    retrain: RetrainSection | None = Field(default=None, description="null = never retrained")
+    retrain: RetrainSection | None = setting(None, "null = never retrained")
 
     _answers_end_alike = model_validator(mode="before")(with_rollout_stop)
 

@@ -7,11 +7,11 @@ from typing import Any, Literal
 from zoneinfo import available_timezones
 
 from cronsim import CronSim, CronSimError
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from schemas.errors import did_you_mean
 from schemas.judges import may_verify
-from schemas.section import Section
+from schemas.section import Section, setting
 
 WIN_RATE = "win_rate"  # among metrics and guards
 
@@ -19,50 +19,46 @@ WIN_RATE = "win_rate"  # among metrics and guards
 class RetrainSection(Section):
     """Retraining behind a gate (docs/do/retrain.md); it is in no cache key."""
 
-    cron: str | None = Field(
-        default=None,
-        description="when its deployment starts one: minute, hour, day of the month, month, weekday"
+    cron: str | None = setting(
+        None,
+        "when its deployment starts one: minute, hour, day of the month, month, weekday"
         " (crontab(5)), e.g. '0 3 * * 1' = Mondays at 03:00; null = only by hand",
     )
-    timezone: str = Field(
-        default="UTC", description="of cron: a name of the IANA database, e.g. Europe/Berlin"
-    )
-    start: Literal["base", "champion"] = Field(
-        default="base",
-        description="what training begins with: the recipe's model, or the champion's export, on"
+    timezone: str = setting("UTC", "of cron: a name of the IANA database, e.g. Europe/Berlin")
+    start: Literal["base", "champion"] = setting(
+        "base",
+        "what training begins with: the recipe's model, or the champion's export, on"
         " which RL continues without another SFT",
     )
-    metric: Literal["accuracy", "sampled_accuracy", "score", "win_rate"] = Field(
-        default="accuracy",
-        description="what champion and candidate are compared by, per test prompt: whether the"
+    metric: Literal["accuracy", "sampled_accuracy", "score", "win_rate"] = setting(
+        "accuracy",
+        "what champion and candidate are compared by, per test prompt: whether the"
         " greedy answer is right, share of right sampled answers, reward of the greedy answer,"
         " which of the two greedy answers the judge of evaluate.win_rate prefers",
     )
-    primary: str = Field(
-        default="all",
-        min_length=1,
-        description="set of test prompts on which a candidate must be better: all, a data source,"
+    primary: str = setting(
+        "all",
+        "set of test prompts on which a candidate must be better: all, a data source,"
         " or source:subset",
+        min_length=1,
     )
-    guards: tuple[str, ...] = Field(
-        default=(),
-        description="sets on which it must not lose more than margin; win_rate = all prompts, by"
+    guards: tuple[str, ...] = setting(
+        (),
+        "sets on which it must not lose more than margin; win_rate = all prompts, by"
         " the judge of evaluate.win_rate: 0.5 less margin must be won, whatever metric is",
     )
-    margin: float = Field(
-        default=0.01, ge=0, description="in units of metric: 0.01 = a hundredth of the accuracy"
-    )
-    min_new_rows: int = Field(
-        default=1,
-        ge=1,
-        description="rows in files that the champion has not seen, below which there is nothing"
+    margin: float = setting(0.01, "in units of metric: 0.01 = a hundredth of the accuracy", ge=0)
+    min_new_rows: int = setting(
+        1,
+        "rows in files that the champion has not seen, below which there is nothing"
         " new; a new commit of a hub dataset counts as enough",
+        ge=1,
     )
-    push: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z0-9][\w.-]*/[\w.-]+$",
-        description="hub model repository (owner/name) that a new champion is uploaded to, private"
+    push: str | None = setting(
+        None,
+        "hub model repository (owner/name) that a new champion is uploaded to, private"
         " where it is made; null = none",
+        pattern=r"^[A-Za-z0-9][\w.-]*/[\w.-]+$",
     )
 
     @property

@@ -11,7 +11,7 @@ from schemas.judges import VARIABLE, JudgeLimits, bad_address, may_verify
 from schemas.names import JUDGE, REWARD_MODEL, ranking_term, term_name
 from schemas.optimizer import Optimizer, Schedule, rest_of
 from schemas.sampling import StopTexts, Temperature
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 VERIFIER = "verifier"
 
@@ -21,27 +21,25 @@ class SampledPreferences(Section):
     reward functions (correct, wrong, malformed), by the scores of one of them, or in pairs by a
     judge."""
 
-    kind: Literal["samples"] = Field(default="samples", description="samples of the policy")
-    ranked_by: str = Field(
-        default=VERIFIER,
-        description="verifier = verdicts on correctness; a name in reward.functions, whose scores"
+    kind: Literal["samples"] = setting("samples", "samples of the policy")
+    ranked_by: str = setting(
+        VERIFIER,
+        "verifier = verdicts on correctness; a name in reward.functions, whose scores"
         " rank (weight 0 if it must not be trained on), as package.module:function or"
         " reward_model:NAME; judge:NAME = a judge that compares two, asked about each pair in both"
         " orders",
     )
-    prompts: int = Field(default=1024, ge=1, description="training prompts sampled, at most")
-    validation_prompts: int = Field(
-        default=256, ge=1, description="held-out prompts sampled, at most; for the stage's figures"
+    prompts: int = setting(1024, "training prompts sampled, at most", ge=1)
+    validation_prompts: int = setting(
+        256, "held-out prompts sampled, at most; for the stage's figures", ge=1
     )
-    min_responses: int = Field(
-        default=4, ge=2, description="fewest responses per prompt; drawn between this and the most"
+    min_responses: int = setting(
+        4, "fewest responses per prompt; drawn between this and the most", ge=2
     )
-    max_responses: int = Field(default=9, ge=2, description="most responses per prompt")
-    temperature: Temperature = Field(default=1.0, description="divides the logits")
-    max_new_tokens: int = Field(default=512, ge=1, description="tokens per response")
-    stop: StopTexts = Field(
-        default=(), description="texts that end a response; left out = those of rl.rollout.stop"
-    )
+    max_responses: int = setting(9, "most responses per prompt", ge=2)
+    temperature: Temperature = setting(1.0, "divides the logits")
+    max_new_tokens: int = setting(512, "tokens per response", ge=1)
+    stop: StopTexts = setting((), "texts that end a response; left out = those of rl.rollout.stop")
 
     @model_validator(mode="before")
     @classmethod
@@ -83,28 +81,25 @@ class Gsm8kSolutions(Section):
     """GSM8K's example_model_solutions.jsonl: four model solutions per question of its test split,
     each with a flag whether it is correct."""
 
-    kind: Literal["gsm8k_solutions"] = Field(
-        default="gsm8k_solutions", description="GSM8K's model solutions"
+    kind: Literal["gsm8k_solutions"] = setting("gsm8k_solutions", "GSM8K's model solutions")
+    path: str | None = setting(None, "the file; default: below $GSM8K_DIR")
+    instruction: str = setting(GSM8K_INSTRUCTION, "appended to each question")
+    answer_marker: str = setting(
+        "#### ", "replaces the solutions' 'A: ', to match the policy's demonstrations"
     )
-    path: str | None = Field(default=None, description="the file; default: below $GSM8K_DIR")
-    instruction: str = Field(default=GSM8K_INSTRUCTION, description="appended to each question")
-    answer_marker: str = Field(
-        default="#### ",
-        description="replaces the solutions' 'A: ', to match the policy's demonstrations",
-    )
-    validation_fraction: float = Field(default=0.2, gt=0, lt=1, description="of questions, by hash")
-    limit: int | None = Field(default=None, ge=1, description="first questions; null = all")
+    validation_fraction: float = setting(0.2, "of questions, by hash", gt=0, lt=1)
+    limit: int | None = setting(None, "first questions; null = all", ge=1)
 
 
 class FilePreferences(Section):
     """A Parquet or JSONL file: ``chosen, rejected`` as TRL, UltraFeedback or hh have them, with the
     prompt apart or in both conversations, or ``prompt, responses, ranks`` with rank 1 the best."""
 
-    kind: Literal["file"] = Field(default="file", description="your own file")
+    kind: Literal["file"] = setting("file", "your own file")
     path: str = Field(description="local path or fsspec URL of a .parquet, .jsonl or .json file")
-    data_source: str | None = Field(default=None, description="verl's task name; null = the file's")
-    validation_fraction: float = Field(default=0.1, gt=0, lt=1, description="of prompts, by hash")
-    limit: int | None = Field(default=None, ge=1, description="first rows; null = all")
+    data_source: str | None = setting(None, "verl's task name; null = the file's")
+    validation_fraction: float = setting(0.1, "of prompts, by hash", gt=0, lt=1)
+    limit: int | None = setting(None, "first rows; null = all", ge=1)
 
 
 Preferences = Annotated[
@@ -117,36 +112,29 @@ class BroughtRewardModel(Section):
     AutoModelForSequenceClassification), which reads each conversation by its own tokenizer and chat
     template. It is loaded from ``path``, or asked at ``url``."""
 
-    path: str | None = Field(
-        default=None, description="local Hugging Face directory, or a hub name (owner/name)"
-    )
-    revision: str | None = Field(
-        default=None, description="of the hub; a commit pins it; null = its main branch"
-    )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="of its weights and activations"
-    )
-    url: str | None = Field(
-        default=None,
-        description="instead of path: of a server of vLLM that has the model (vllm serve PATH),"
+    path: str | None = setting(None, "local Hugging Face directory, or a hub name (owner/name)")
+    revision: str | None = setting(None, "of the hub; a commit pins it; null = its main branch")
+    dtype: Literal["float32", "bfloat16"] = setting("float32", "of its weights and activations")
+    url: str | None = setting(
+        None,
+        "instead of path: of a server of vLLM that has the model (vllm serve PATH),"
         " e.g. http://127.0.0.1:8000; asked at /classify for raw scores",
     )
-    version: str | None = Field(
-        default=None,
-        min_length=1,
-        description="url only: a name for what it serves, which cache keys hold; change it when url"
+    version: str | None = setting(
+        None,
+        "url only: a name for what it serves, which cache keys hold; change it when url"
         " serves other weights",
+        min_length=1,
     )
-    key_env: str | None = Field(
-        default=None,
+    key_env: str | None = setting(
+        None,
+        "url only: environment variable that holds the API key; null = none is asked for",
         pattern=VARIABLE,
-        description="url only: environment variable that holds the API key; null = none is asked"
-        " for",
     )
-    limits: JudgeLimits = Field(default=JudgeLimits(), description="url only: how it is asked")
-    observations: bool = Field(
-        default=False,
-        description="of an episode it reads what environments said too; false = what the policy"
+    limits: JudgeLimits = setting(JudgeLimits(), "url only: how it is asked")
+    observations: bool = setting(
+        False,
+        "of an episode it reads what environments said too; false = what the policy"
         " said, as tools could write what is rewarded",
     )
 
@@ -193,31 +181,25 @@ class RewardModelSection(Section):
     """Stage reward_model: a scalar head on the warm-started policy, or on ``base``, trained on
     ranked responses."""
 
-    base: str | None = Field(
-        default=None,
-        description="what it is made of: a local Hugging Face directory or a hub name, with the"
+    base: str | None = setting(
+        None,
+        "what it is made of: a local Hugging Face directory or a hub name, with the"
         " tokenizer of the policy, e.g. a smaller model of its family; null = the warm-started"
         " policy",
     )
-    base_revision: str | None = Field(
-        default=None, description="of the hub; a commit pins it; null = its main branch"
+    base_revision: str | None = setting(
+        None, "of the hub; a commit pins it; null = its main branch"
     )
-    preferences: Preferences = Field(
-        default=SampledPreferences(), description="where ranked responses come from"
+    preferences: Preferences = setting(SampledPreferences(), "where ranked responses come from")
+    epochs: int = setting(
+        1, "passes over the preferences; a second overfits (arXiv 2203.02155 App. C.2)", ge=1
     )
-    epochs: int = Field(
-        default=1,
-        ge=1,
-        description="passes over the preferences; a second overfits (arXiv 2203.02155 App. C.2)",
+    batch_prompts: int = setting(64, "prompts per optimizer step", ge=1)
+    max_tokens: int = setting(1024, "tokens of prompt and response; longer ones are left out", ge=8)
+    zero_demonstrations: int = setting(
+        1024, "demonstrations whose mean score the bias is shifted to 0", ge=1
     )
-    batch_prompts: int = Field(default=64, ge=1, description="prompts per optimizer step")
-    max_tokens: int = Field(
-        default=1024, ge=8, description="tokens of prompt and response; longer ones are left out"
-    )
-    zero_demonstrations: int = Field(
-        default=1024, ge=1, description="demonstrations whose mean score the bias is shifted to 0"
-    )
-    checkpoint_every: int = Field(default=200, ge=1, description="steps between checkpoints")
+    checkpoint_every: int = setting(200, "steps between checkpoints", ge=1)
     optimizer: Annotated[Optimizer, rest_of(_OPTIMIZER)] = _OPTIMIZER
 
     @rule

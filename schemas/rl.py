@@ -16,7 +16,7 @@ from schemas.names import REWARD_MODEL, brought_model, is_model, portable_name
 from schemas.optimizer import Optimizer, rest_of
 from schemas.presets import PRESETS, overlay
 from schemas.rollout import RolloutSection
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 _CRITIC_OPTIMIZER = Optimizer(lr=1e-5)
 
@@ -28,19 +28,17 @@ class RewardFunction(Section):
         description="registered name, 'reward_model', 'environment', 'package.module:function', or"
         " 'path/to/file.py:function' from the recipe's folder"
     )
-    weight: float = Field(default=1.0, description="factor in the sum; 0 = reported only")
+    weight: float = setting(1.0, "factor in the sum; 0 = reported only")
     options: Options = Field(default_factory=dict, description="keyword arguments of the function")
-    batch: bool = Field(
-        default=False, description="called as f(rows) with all rows of one prompt, not per row"
+    batch: bool = setting(False, "called as f(rows) with all rows of one prompt, not per row")
+    concurrency: int = setting(
+        16, "rows of an `async` function under way in one worker", ge=1, le=1024
     )
-    concurrency: int = Field(
-        default=16, ge=1, le=1024, description="rows of an `async` function under way in one worker"
+    data_sources: tuple[str, ...] = setting(
+        (), "it scores rows of these data sources; empty = of all"
     )
-    data_sources: tuple[str, ...] = Field(
-        default=(), description="it scores rows of these data sources; empty = of all"
-    )
-    styles: tuple[Literal["rule", "model", "judge", "code"], ...] = Field(
-        default=(), description="it scores rows of these values of reward_model.style; empty = all"
+    styles: tuple[Literal["rule", "model", "judge", "code"], ...] = setting(
+        (), "it scores rows of these values of reward_model.style; empty = all"
     )
 
     @property
@@ -67,39 +65,34 @@ class RewardSection(Section):
     """
 
     functions: tuple[RewardFunction, ...] = Field(min_length=1, description="terms of the sum")
-    ensemble: Literal["sum", "min"] = Field(
-        default="sum",
-        description="what several reward models add: the sum of weight x score, or the least of"
+    ensemble: Literal["sum", "min"] = setting(
+        "sum",
+        "what several reward models add: the sum of weight x score, or the least of"
         " them, which is harder to overfit (arXiv 2310.02743)",
     )
-    offset: float = Field(default=0.0, description="added to the sum; weight 2, offset -1: +1/-1")
-    timeout_s: float = Field(
-        default=10.0, gt=0, description="seconds that one function may take for one row"
+    offset: float = setting(0.0, "added to the sum; weight 2, offset -1: +1/-1")
+    timeout_s: float = setting(10.0, "seconds that one function may take for one row", gt=0)
+    memory_gib: float | None = setting(
+        4.0, "address space (GiB) of the process of one reward function; null = no limit", gt=0
     )
-    memory_gib: float | None = Field(
-        default=4.0,
-        gt=0,
-        description="address space (GiB) of the process of one reward function; null = no limit",
-    )
-    sandbox: Literal["auto", "namespaces", "landlock", "landlock-shared-uid", "none"] = Field(
-        default="auto",
-        description="how reward code confines programs of the policy: auto = the strongest level"
+    sandbox: Literal["auto", "namespaces", "landlock", "landlock-shared-uid", "none"] = setting(
+        "auto",
+        "how reward code confines programs of the policy: auto = the strongest level"
         " that holds on this machine; none = limits only, they can do whatever you can",
     )
-    env: tuple[str, ...] = Field(
-        default=(),
-        description="environment variables passed to reward functions besides PATH, HOME, locale"
+    env: tuple[str, ...] = setting(
+        (),
+        "environment variables passed to reward functions besides PATH, HOME, locale"
         " and the like; no key, token or proxy is passed unless it is named here",
     )
-    max_error_fraction: float = Field(
-        default=0.05,
+    max_error_fraction: float = setting(
+        0.05,
+        "share of rows that reward code, judge or engine failed on, above which a run stops",
         ge=0,
         le=1,
-        description="share of rows that reward code, judge or engine failed on, above which a run"
-        " stops",
     )
-    max_timeout_fraction: float = Field(
-        default=0.2, ge=0, le=1, description="share of rows that timed out, above which a run stops"
+    max_timeout_fraction: float = setting(
+        0.2, "share of rows that timed out, above which a run stops", ge=0, le=1
     )
 
     @rule
@@ -127,15 +120,13 @@ FUSED_SAMPLE = 64
 class UpdateSection(Section):
     """How one batch of rollouts becomes optimizer steps."""
 
-    mini_batches: int = Field(default=2, ge=1, description="optimizer steps per epoch")
-    epochs: int = Field(default=1, ge=1, description="passes over the rollouts")
-    shuffle: bool = Field(default=False, description="permute prompts before cutting mini-batches")
-    skip_zero_advantage: bool = Field(
-        default=True, description="leave rows of advantage 0 out of the forward pass"
-    )
-    old_logprobs: Literal["rollout", "first", "own", "fused"] | None = Field(
-        default=None,
-        description="old log-probs for ratios and importance_correction: rollout = the sampler's,"
+    mini_batches: int = setting(2, "optimizer steps per epoch", ge=1)
+    epochs: int = setting(1, "passes over the rollouts", ge=1)
+    shuffle: bool = setting(False, "permute prompts before cutting mini-batches")
+    skip_zero_advantage: bool = setting(True, "leave rows of advantage 0 out of the forward pass")
+    old_logprobs: Literal["rollout", "first", "own", "fused"] | None = setting(
+        None,
+        "old log-probs for ratios and importance_correction: rollout = the sampler's,"
         " so that the clip is around the sampler and no weight is left (bypass); first = those of"
         " the scoring before the update, which advantages and KL use; own = those of the update's"
         " own micro-batches, scored again before its first step, so that no ratio contains the"
@@ -144,12 +135,12 @@ class UpdateSection(Section):
         f" {FUSED_SAMPLE} of the rows that do not train; null = own where ratios are of whole"
         " sequences or model.dtype is bfloat16, else first",
     )
-    ema: float | None = Field(
-        default=None,
+    ema: float | None = setting(
+        None,
+        "decay of an average of the weights, of each optimizer step, in float32; it is"
+        " validated beside them, and exported where it is better; null = none",
         gt=0,
         lt=1,
-        description="decay of an average of the weights, of each optimizer step, in float32; it is"
-        " validated beside them, and exported where it is better; null = none",
     )
     optimizer: Optimizer = Optimizer()
 
@@ -173,15 +164,13 @@ class Critic(Section):
     """The value model: a separate model and optimizer (docs/understand/algorithms.md, "Value
     loss")."""
 
-    init: str = Field(
-        default="policy",
-        description="where its weights start: policy, with a head of 0; reward_model = the one that"
+    init: str = setting(
+        "policy",
+        "where its weights start: policy, with a head of 0; reward_model = the one that"
         " the run trains; or reward_model:NAME, one of reward_models with a path",
     )
-    clip: float | None = Field(default=0.5, gt=0, description="range of a value's clip; null = off")
-    warmup_iterations: int = Field(
-        default=0, ge=0, description="first iterations that train the critic alone"
-    )
+    clip: float | None = setting(0.5, "range of a value's clip; null = off", gt=0)
+    warmup_iterations: int = setting(0, "first iterations that train the critic alone", ge=0)
     optimizer: Annotated[Optimizer, rest_of(_CRITIC_OPTIMIZER)] = _CRITIC_OPTIMIZER
 
     @rule
@@ -196,38 +185,36 @@ class Critic(Section):
 class Ptx(Section):
     """PPO-ptx: adds coef x NLL of pretraining text to each policy step (arXiv 2203.02155 eq. 2)."""
 
-    coef: float = Field(default=27.8, gt=0, description="weight, gamma (InstructGPT App. C.4)")
-    sequences_per_sample: float = Field(
-        default=8.0, gt=0, description="texts per trajectory of the mini-batch"
+    coef: float = setting(27.8, "weight, gamma (InstructGPT App. C.4)", gt=0)
+    sequences_per_sample: float = setting(8.0, "texts per trajectory of the mini-batch", gt=0)
+    path: str | None = setting(
+        None, "Parquet or JSONL with a column text; null = the demonstrations"
     )
-    path: str | None = Field(
-        default=None, description="Parquet or JSONL with a column text; null = the demonstrations"
-    )
-    max_tokens: int = Field(default=512, ge=2, description="tokens; longer texts are cut")
+    max_tokens: int = setting(512, "tokens; longer texts are cut", ge=2)
 
 
 class ValidationSection(Section):
     """Greedy validation during RL; the only split that may select a checkpoint."""
 
-    every: int = Field(default=10, ge=1, description="iterations between validations")
-    prompts: int = Field(default=256, ge=1, description="validation prompts used")
-    stop_at: float | None = Field(
-        default=None, gt=0, description="end RL once this validation figure holds `patience` times"
+    every: int = setting(10, "iterations between validations", ge=1)
+    prompts: int = setting(256, "validation prompts used", ge=1)
+    stop_at: float | None = setting(
+        None, "end RL once this validation figure holds `patience` times", gt=0
     )
-    patience: int = Field(default=2, ge=1, description="validations in a row, for stop_at")
+    patience: int = setting(2, "validations in a row, for stop_at", ge=1)
 
 
 class CheckpointSection(Section):
     """Which RL checkpoints, and records of iterations, are kept on disk."""
 
-    every: int = Field(default=1, ge=1, description="iterations between checkpoints")
-    keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept")
-    keep_best: int = Field(default=1, ge=1, description="best checkpoints kept, by validation")
-    keep_rollouts: int | None = Field(
-        default=None,
-        ge=1,
-        description="newest iterations whose rollouts, rewards and advantages stay when"
+    every: int = setting(1, "iterations between checkpoints", ge=1)
+    keep_last: int = setting(2, "newest checkpoints kept", ge=1)
+    keep_best: int = setting(1, "best checkpoints kept, by validation", ge=1)
+    keep_rollouts: int | None = setting(
+        None,
+        "newest iterations whose rollouts, rewards and advantages stay when"
         " `rl-pipeline store gc` is called after the run; null = all",
+        ge=1,
     )
 
 
@@ -247,26 +234,24 @@ class GapBound:
 class RLSection(Section):
     """The RL stage: iterations of rollout, reward, advantage, update, sync."""
 
-    enabled: bool = Field(
-        default=True,
-        description="false = the run ends with the policy of the stage preference, and what this"
+    enabled: bool = setting(
+        True,
+        "false = the run ends with the policy of the stage preference, and what this"
         " section says of learning is not read",
     )
-    preset: str = Field(default="grpo", description=f"algorithm: {', '.join(PRESETS)}")
-    iterations: int = Field(
-        default=100, ge=1, description="critic warm-up, and those before a fork, included"
-    )
-    fork: str | None = Field(
-        default=None,
-        pattern=r"^[0-9a-zA-Z.]+@[0-9]+$",
-        description="KEY@ITERATION: the checkpoint of another run that RL continues from, as"
+    preset: str = setting("grpo", f"algorithm: {', '.join(PRESETS)}")
+    iterations: int = setting(100, "critic warm-up, and those before a fork, included", ge=1)
+    fork: str | None = setting(
+        None,
+        "KEY@ITERATION: the checkpoint of another run that RL continues from, as"
         " `rl-pipeline fork` sets it; null = begin with the policy",
+        pattern=r"^[0-9a-zA-Z.]+@[0-9]+$",
     )
     algorithm: Algorithm = Algorithm()
     rollout: RolloutSection = RolloutSection()
-    full_determinism: bool = Field(
-        default=False,
-        description="claim that a rerun on the same machine gives the same bits: what cannot keep"
+    full_determinism: bool = setting(
+        False,
+        "claim that a rerun on the same machine gives the same bits: what cannot keep"
         " that is refused, as the schedule streaming and, while learning, CUDA operations without a"
         " deterministic kernel, which else only warn (as Hugging Face's full_determinism)",
     )
@@ -275,26 +260,26 @@ class RLSection(Section):
     ptx: Ptx | None = None
     validation: ValidationSection = ValidationSection()
     checkpoint: CheckpointSection = CheckpointSection()
-    max_logprob_gap: float | None = Field(
-        default=None,
+    max_logprob_gap: float | None = setting(
+        None,
+        "float32 only: largest |learner - sampler| log-prob of a batch (nats) above"
+        " which the run stops; null = 1e-3, they agree to about 1e-4",
         gt=0,
         le=10,
-        description="float32 only: largest |learner - sampler| log-prob of a batch (nats) above"
-        " which the run stops; null = 1e-3, they agree to about 1e-4",
     )
-    max_mult_prob_error: float | None = Field(
-        default=None,
+    max_mult_prob_error: float | None = setting(
+        None,
+        "bfloat16 only: exp(mean |learner - sampler| log-prob) of a batch above which"
+        " the run stops; null = 1.05",
         gt=1,
         le=2,
-        description="bfloat16 only: exp(mean |learner - sampler| log-prob) of a batch above which"
-        " the run stops; null = 1.05",
     )
-    max_canary_gap: float | None = Field(
-        default=None,
+    max_canary_gap: float | None = setting(
+        None,
+        "mean |learner - engine| log-prob (nats) of a few tokens after a sync, above"
+        " which the run stops; null = 1e-4 in float32, 0.1 in bfloat16",
         gt=0,
         le=10,
-        description="mean |learner - engine| log-prob (nats) of a few tokens after a sync, above"
-        " which the run stops; null = 1e-4 in float32, 0.1 in bfloat16",
     )
 
     @model_validator(mode="before")

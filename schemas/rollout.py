@@ -3,48 +3,44 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from pydantic import Field
-
 from schemas.names import REWARD_MODEL
 from schemas.sampling import NO_TOP_K, StopTexts, Temperature
-from schemas.section import Section, rule
+from schemas.section import Section, rule, setting
 
 
 class RolloutSection(Section):
     """What is sampled per iteration."""
 
-    prompts: int = Field(default=64, ge=1, description="prompts per iteration")
-    samples: int = Field(default=8, ge=1, description="responses per prompt: the group size G")
-    temperature: Temperature = Field(
-        default=1.0, description="divides the logits, of sampler and learner alike"
-    )
-    top_p: float = Field(default=1.0, gt=0, le=1, description="probability mass kept; 1 = all")
-    top_k: int = Field(default=NO_TOP_K, ge=-1, description="likeliest tokens kept; -1 = all")
-    max_new_tokens: int = Field(default=512, ge=1, description="tokens a response may have")
-    stop: StopTexts = Field(
-        default=(),
-        description="texts that end an answer besides the model's stop tokens; the tokens up to the"
+    prompts: int = setting(64, "prompts per iteration", ge=1)
+    samples: int = setting(8, "responses per prompt: the group size G", ge=1)
+    temperature: Temperature = setting(1.0, "divides the logits, of sampler and learner alike")
+    top_p: float = setting(1.0, "probability mass kept; 1 = all", gt=0, le=1)
+    top_k: int = setting(NO_TOP_K, "likeliest tokens kept; -1 = all", ge=-1)
+    max_new_tokens: int = setting(512, "tokens a response may have", ge=1)
+    stop: StopTexts = setting(
+        (),
+        "texts that end an answer besides the model's stop tokens; the tokens up to the"
         " end of one are kept and trained, and rewards read the answer without it",
     )
-    greedy_baseline: bool = Field(
-        default=False, description="also answer each prompt greedily, as the baseline of ReMax"
+    greedy_baseline: bool = setting(
+        False, "also answer each prompt greedily, as the baseline of ReMax"
     )
-    schedule: Literal["lockstep", "streaming"] = Field(
-        default="lockstep",
-        description="lockstep = each engine samples its share as one batch, turn by turn, and a"
+    schedule: Literal["lockstep", "streaming"] = setting(
+        "lockstep",
+        "lockstep = each engine samples its share as one batch, turn by turn, and a"
         " rerun gives the same bits; streaming = engines take the next turn as they get free and no"
         " episode waits for another's tool, but which turns share a batch depends on time, so a"
         " rerun may differ in the last bits (docs/understand/engines.md). Validation and evaluation"
         " are always in lockstep",
     )
 
-    max_staleness: int = Field(
-        default=0,
-        ge=0,
-        description="updates that the policy which samples may be behind: 0 = sample, then learn;"
+    max_staleness: int = setting(
+        0,
+        "updates that the policy which samples may be behind: 0 = sample, then learn;"
         " S = iterations are sampled while others train, each from the weights that were S updates"
         " older than those that it trains, whatever takes how long"
         " (docs/understand/staleness.md)",
+        ge=0,
     )
 
     @rule

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 _IS_RULE = "_is_rule_of_section"
 
@@ -16,6 +16,12 @@ def rule(check: Callable[[S], Iterator[str]]) -> Callable[[S], Iterator[str]]:
     """
     setattr(check, _IS_RULE, True)
     return check
+
+
+def setting(default: Any, text: str, **limits: Any) -> Any:
+    """Return a field of a section that may be left out: its default, what it says, and pydantic's
+    limits of it (``ge``, ``gt``, ``le``, ``lt``, ``min_length``, ``pattern``)."""
+    return Field(default=default, description=text, **limits)
 
 
 class Section(BaseModel):

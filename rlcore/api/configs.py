@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from schemas.errors import UserError, did_you_mean
 from schemas.sampling import Temperature
-from schemas.section import Section
+from schemas.section import Section, setting
 
 Exhausted = Literal["error", "train_partial", "pad_unfiltered"]
 
@@ -19,10 +19,10 @@ class ApiConfig(Section):
     """Settings of a call; a wrong name or value is a ``UserError``."""
 
     seed: int = Field(default=0, ge=0)
-    dtype: Literal["float32", "bfloat16"] | None = Field(
-        default=None, description="None: bfloat16 on a GPU, else float32"
+    dtype: Literal["float32", "bfloat16"] | None = setting(
+        None, "None: bfloat16 on a GPU, else float32"
     )
-    threads: int | None = Field(default=None, ge=1, description="None: as torch is set")
+    threads: int | None = setting(None, "None: as torch is set", ge=1)
     overrides: dict[str, Any] = Field(
         default_factory=dict, description="dotted recipe keys, for everything else"
     )
@@ -44,46 +44,39 @@ class TrainingConfig(ApiConfig):
     min_group: ClassVar[int] = 2
     length_field: ClassVar[str] = "max_completion_length"
 
-    model_name: str | None = Field(default=None, description="directory or hub name")
-    output_dir: str | None = Field(default=None, description="None: nothing is kept on disk")
-    num_episodes: int | None = Field(
-        default=None, ge=1, description="iterations that train the policy; None: one pass"
+    model_name: str | None = setting(None, "directory or hub name")
+    output_dir: str | None = setting(None, "None: nothing is kept on disk")
+    num_episodes: int | None = setting(
+        None, "iterations that train the policy; None: one pass", ge=1
     )
-    num_prompts_per_batch: int | None = Field(
-        default=None, ge=1, description="prompts per iteration; None: the preset's, or all"
+    num_prompts_per_batch: int | None = setting(
+        None, "prompts per iteration; None: the preset's, or all", ge=1
     )
-    num_gradient_updates: int | None = Field(
-        default=None, ge=1, description="optimizer steps per iteration; None: the preset's, or less"
+    num_gradient_updates: int | None = setting(
+        None, "optimizer steps per iteration; None: the preset's, or less", ge=1
     )
-    ppo_epochs: int = Field(default=1, ge=1, description="passes over an iteration's responses")
-    group_size: int = Field(default=8, ge=1, description="responses per prompt")
+    ppo_epochs: int = setting(1, "passes over an iteration's responses", ge=1)
+    group_size: int = setting(8, "responses per prompt", ge=1)
     temperature: Temperature = 1.0
-    max_prompt_length: int | None = Field(
-        default=None, ge=1, description="longer prompts are refused; None: as the prompts are"
+    max_prompt_length: int | None = setting(
+        None, "longer prompts are refused; None: as the prompts are", ge=1
     )
-    max_completion_length: int | None = Field(
-        default=512, ge=1, description="of a response; cut to the model's context unless set"
+    max_completion_length: int | None = setting(
+        512, "of a response; cut to the model's context unless set", ge=1
     )
-    correct_threshold: float = Field(
-        default=0.5, description="without verifier_fn, a reward above it counts as correct"
+    correct_threshold: float = setting(
+        0.5, "without verifier_fn, a reward above it counts as correct"
     )
-    reward_timeout_s: float = Field(default=60.0, gt=0, description="of one awaited reward")
-    max_error_fraction: float = Field(
-        default=0.05, ge=0, le=1, description="share of rows that fail, above which the run stops"
+    reward_timeout_s: float = setting(60.0, "of one awaited reward", gt=0)
+    max_error_fraction: float = setting(
+        0.05, "share of rows that fail, above which the run stops", ge=0, le=1
     )
-    max_timeout_fraction: float = Field(
-        default=0.2,
-        ge=0,
-        le=1,
-        description="share of rows that time out, above which the run stops",
+    max_timeout_fraction: float = setting(
+        0.2, "share of rows that time out, above which the run stops", ge=0, le=1
     )
     gradient_checkpointing: bool = False
-    checkpoint_every: int = Field(
-        default=1, ge=1, description="iterations between checkpoints below output_dir"
-    )
-    show_progress: bool = Field(
-        default=True, description="a bar with reward and tokens/s on standard error"
-    )
+    checkpoint_every: int = setting(1, "iterations between checkpoints below output_dir", ge=1)
+    show_progress: bool = setting(True, "a bar with reward and tokens/s on standard error")
 
     def lengths(self, room: int | None) -> tuple[int, dict[str, int]]:
         """Return the longest response, and ``rl.algorithm.overlong`` ({} where off), in tokens.
@@ -118,11 +111,9 @@ class TrainingConfig(ApiConfig):
 class _Clipped(TrainingConfig):
     """Policy without critic, symmetric clip."""
 
-    clip_eps: float = Field(default=0.2, gt=0, lt=1, description="ratio stays in 1 ± clip_eps")
+    clip_eps: float = setting(0.2, "ratio stays in 1 ± clip_eps", gt=0, lt=1)
     learning_rate: float = Field(default=1e-6, gt=0)
-    warmup_ratio: float = Field(
-        default=0.0, ge=0, lt=1, description="linear warm-up, share of all optimizer steps"
-    )
+    warmup_ratio: float = setting(0.0, "linear warm-up, share of all optimizer steps", ge=0, lt=1)
 
 
 class GRPOConfig(_Clipped):
@@ -130,7 +121,7 @@ class GRPOConfig(_Clipped):
 
     preset = "grpo"
     warmup_ratio: float = Field(default=0.1, ge=0, lt=1)
-    beta: float = Field(default=0.01, ge=0, description="coefficient of the KL in the loss; 0: off")
+    beta: float = setting(0.01, "coefficient of the KL in the loss; 0: off", ge=0)
 
 
 class RLOOConfig(_Clipped):
@@ -184,19 +175,17 @@ class DAPOConfig(_ClipHigher):
     length_field = "max_generation_length"
     group_size: int = Field(default=16, ge=1)
     learning_rate: float = Field(default=1e-6, gt=0)
-    warmup_ratio: float | None = Field(
-        default=None, ge=0, lt=1, description="None: 20 iterations, as in the paper"
+    warmup_ratio: float | None = setting(None, "None: 20 iterations, as in the paper", ge=0, lt=1)
+    use_dynamic_sampling: bool = setting(
+        True, "train on prompts answered neither all right nor all wrong"
     )
-    use_dynamic_sampling: bool = Field(
-        default=True, description="train on prompts answered neither all right nor all wrong"
-    )
-    on_exhausted: Exhausted = Field(
-        default="pad_unfiltered",
-        description="when too few prompts qualify: stop, train on those, or fill up with others",
+    on_exhausted: Exhausted = setting(
+        "pad_unfiltered",
+        "when too few prompts qualify: stop, train on those, or fill up with others",
     )
     use_overlong_shaping: bool = True
     max_generation_length: int = Field(default=20480, ge=1)
-    overlong_cache_length: int = Field(default=4096, ge=0, description="soft interval below it")
+    overlong_cache_length: int = setting(4096, "soft interval below it", ge=0)
     max_completion_length: int | None = Field(default=None, ge=1)
 
     def lengths(self, room: int | None) -> tuple[int, dict[str, int]]:
@@ -243,8 +232,8 @@ class _WithCritic(TrainingConfig):
     actor_learning_rate: float = Field(default=1e-6, gt=0)
     critic_learning_rate: float = Field(default=1e-5, gt=0)
     warmup_ratio: float = Field(default=0.0, ge=0, lt=1)
-    value_warmup_steps: int = Field(
-        default=0, ge=0, description="iterations that train the critic alone, before num_episodes"
+    value_warmup_steps: int = setting(
+        0, "iterations that train the critic alone, before num_episodes", ge=0
     )
 
 
@@ -256,7 +245,7 @@ class PPOConfig(_WithCritic):
     clip_eps: float = Field(default=0.2, gt=0, lt=1)
     gamma: float = Field(default=1.0, gt=0, le=1)
     gae_lambda: float = Field(default=1.0, ge=0, le=1)
-    beta: float = Field(default=1e-3, ge=0, description="coefficient of the KL in the reward")
+    beta: float = setting(1e-3, "coefficient of the KL in the reward", ge=0)
 
 
 class VAPOConfig(_WithCritic, _ClipHigher):
@@ -265,12 +254,12 @@ class VAPOConfig(_WithCritic, _ClipHigher):
     preset = "vapo"
     group_size: int = Field(default=16, ge=1)
     critic_learning_rate: float = Field(default=2e-6, gt=0)
-    value_warmup_steps: int = Field(
-        default=50, ge=0, description="iterations that train the critic alone, before num_episodes"
+    value_warmup_steps: int = setting(
+        50, "iterations that train the critic alone, before num_episodes", ge=0
     )
-    lambda_critic: float = Field(default=1.0, ge=0, le=1, description="of the critic's target")
-    lambda_policy_alpha: float = Field(
-        default=0.05, gt=0, description="lambda of the policy = 1 - 1/(alpha x tokens)"
+    lambda_critic: float = setting(1.0, "of the critic's target", ge=0, le=1)
+    lambda_policy_alpha: float = setting(
+        0.05, "lambda of the policy = 1 - 1/(alpha x tokens)", gt=0
     )
     use_positive_lm_loss: bool = True
     positive_lm_weight: float = Field(default=0.1, ge=0)

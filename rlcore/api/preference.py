@@ -43,6 +43,7 @@ from schemas.errors import UserError
 from schemas.names import PREFERENCE
 from schemas.preference import PreferenceSection
 from schemas.recipe import Recipe
+from schemas.section import setting
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +55,12 @@ class PreferenceConfig(ApiConfig):
 
     algorithm: ClassVar[str]
 
-    beta: float = Field(default=0.1, gt=0, description="how closely the reference is followed")
+    beta: float = setting(0.1, "how closely the reference is followed", gt=0)
     epochs: int = Field(default=1, ge=1)
-    batch_size: int = Field(default=64, ge=1, description="pairs, or for KTO responses, per step")
+    batch_size: int = setting(64, "pairs, or for KTO responses, per step", ge=1)
     learning_rate: float = Field(default=1e-6, gt=0)
-    max_length: int = Field(default=1024, ge=8, description="prompt and response; cut behind it")
-    checkpoint_every: int = Field(default=200, ge=1, description="steps")
+    max_length: int = setting(1024, "prompt and response; cut behind it", ge=8)
+    checkpoint_every: int = setting(200, "steps", ge=1)
 
 
 class DPOConfig(PreferenceConfig):
@@ -68,7 +69,7 @@ class DPOConfig(PreferenceConfig):
     algorithm = "dpo"
     loss: Literal["sigmoid", "ipo"] = "sigmoid"
     label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
-    rpo_alpha: float = Field(default=0.0, ge=0, description="weight of the better one's NLL")
+    rpo_alpha: float = setting(0.0, "weight of the better one's NLL", ge=0)
 
 
 class KTOConfig(PreferenceConfig):
