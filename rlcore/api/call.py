@@ -66,10 +66,7 @@ class ApiCall:
                 f"output_dir = '{folder}' holds a call of {earlier.name}, not of {self.name};"
                 f" {_REMEDY}"
             )
-        changed = [
-            *_changed_arguments(earlier.arguments, self.arguments),
-            *_changed_functions(earlier.functions, self.functions),
-        ]
+        changed = _changes(earlier, self)
         if changed:
             raise UserError(
                 f"output_dir = '{folder}' holds a call with other arguments, which this one cannot"
@@ -108,10 +105,10 @@ def arguments_of(
     prompts, and the settings but ``FREE``."""
     name, source = model
     files = {file.name: file_digest(file.resolve()) for file in model_files(source)}
-    rows = prompts.write_ndjson()
+    counted = f"{prompts.height} prompt{'' if prompts.height == 1 else 's'}"
     found = {
         "model_name": [repr(name), _digest(files)],
-        "train_prompts": [_counted(prompts.height), _digest(rows)],
+        "train_prompts": [counted, _digest(prompts.write_ndjson())],
     }
     settings = {n: v for n, v in config.model_dump(mode="json").items() if n not in FREE}
     settings["dtype"] = recipe.model.dtype
@@ -151,31 +148,18 @@ def program_of(recipe: Recipe) -> tuple[str, str]:
     return code, _digest([code, recipe.slice_for("rl")])
 
 
-def _changed_arguments(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> list[str]:
+def _changes(earlier: ApiCall, later: ApiCall) -> list[str]:
+    """Return in words which arguments and functions differ."""
+    before, now = (
+        call.arguments | {n: ["given" if p else "not given", p] for n, p in call.functions.items()}
+        for call in (earlier, later)
+    )
     said = []
     for name in sorted({*before, *now}):
         (old, was), (new, is_) = before.get(name, ["unset", ""]), now.get(name, ["unset", ""])
         if was != is_:
             said.append(f"{name} {'changed' if old == new else f'was {old} and is {new}'}")
     return said
-
-
-def _changed_functions(before: Mapping[str, Parts], now: Mapping[str, Parts]) -> list[str]:
-    said = []
-    for name in sorted({*before, *now}):
-        old, new = before.get(name, {}), now.get(name, {})
-        if old == new:
-            continue
-        if not old or not new:
-            was, is_ = ("given" if parts else "not given" for parts in (old, new))
-            said.append(f"{name} was {was} and is {is_}")
-        else:
-            said.append(f"{name} changed")
-    return said
-
-
-def _counted(prompts: int) -> str:
-    return f"{prompts} prompt{'' if prompts == 1 else 's'}"
 
 
 def _digest(value: Any) -> str:
