@@ -7,11 +7,11 @@ process to kill, so only an awaited result can be timed out.
 
 import asyncio
 import inspect
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rlcore.rewards.calls import AsyncFunction
 from rlcore.rewards.registry import reward_of
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
@@ -53,25 +53,16 @@ class FunctionScorers:
         return asyncio.run_coroutine_threadsafe(self._score(rows), self._loop).result()
 
     async def _score(self, rows: Sequence[RewardRow]) -> list[Reward]:
-        room = asyncio.Semaphore(CONCURRENT)
+        room, function = asyncio.Semaphore(CONCURRENT), AsyncFunction(self._judged)
 
         async def one(row: RewardRow) -> Reward:
             async with room:
-                return await self._row(row)
+                reward, seconds = await function.result(row, self._timeout_s)
+            failed = reward.score is None
+            detail = reward.detail[:DETAIL_CHARACTERS] if failed else reward.detail
+            return replace(reward, seconds=seconds, detail=detail)
 
         return await asyncio.gather(*(one(row) for row in rows))
-
-    async def _row(self, row: RewardRow) -> Reward:
-        began = time.perf_counter()
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                reward = await self._judged(row)
-        except TimeoutError as error:
-            outcome = Outcome.TIMEOUT if limit.expired() else Outcome.ERROR
-            reward = _failed(row, outcome, error, f"no reward within {self._timeout_s:g} s")
-        except Exception as error:  # noqa: BLE001 - a failure of the user's code is this row's outcome
-            reward = _failed(row, Outcome.ERROR, error, "")
-        return replace(reward, seconds=time.perf_counter() - began)
 
     async def _judged(self, row: RewardRow) -> Reward:
         assert row.prompt is not None, "rows of the loop carry their prompt's text"
@@ -107,9 +98,3 @@ def check_signature(function: Any, name: str) -> None:
 
 async def _result(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
-
-
-def _failed(row: RewardRow, outcome: str, error: BaseException, empty: str) -> Reward:
-    text = str(error) or empty
-    detail = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Reward(row.trajectory_id, outcome, None, detail=detail[:DETAIL_CHARACTERS])
