@@ -17,9 +17,8 @@ from pydantic import Field
 from rlcore.api.call import TRAINING
 from rlcore.api.configs import ApiConfig
 from rlcore.api.recipe import in_process
-from rlcore.api.session import ONE_RUN, POLICY, Trained, base_model, publish_model, root_of
+from rlcore.api.session import ONE_RUN, POLICY, Trained, base_model, publish, root_of
 from rlcore.cluster.host_settings import set_variables, switch_off
-from rlcore.models.adapter import ADAPTER_FOLDER
 from rlcore.models.base import load_pretrained
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_files, read_config
 from rlcore.models.soundness import check_tokenizer_fits
@@ -114,15 +113,11 @@ def train_preferences(
             policy = store.find_or_discard(POLICY, key, logger.warning)
             if policy is None:
                 policy = _trained(recipe, store, key, source, name=model_name)
-            for folder in (MODEL_FOLDER, ADAPTER_FOLDER):
-                if (made := store.directory(policy) / folder).is_dir():
-                    publish_model(made, root / folder)
+            publish(store.directory(policy), root)
             model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
             table = stage_metrics(store, key).sort("step")
-            metrics: dict[str, list[float]] = {}
-            for name, value in table.select("name", "value").iter_rows():
-                metrics.setdefault(name, []).append(value)
-            return Trained(model, tokenizer, metrics)
+            metrics = table.group_by("name", maintain_order=True).agg("value").iter_rows()
+            return Trained(model, tokenizer, dict(metrics))
 
 
 def _lines(preferences: Sequence[Mapping[str, Any]]) -> str:

@@ -248,10 +248,7 @@ def _close(run: _Prepared, policy: ArtifactRef, began: float) -> None:
     rows = stage_rows(store, f"{run.call.key}/")
     ended = rows is not None and rows["sha256"][0] == policy.sha256
     if not ended or not target.exists():
-        made = store.directory(policy)
-        publish_model(made / MODEL_FOLDER, target)
-        if (made / ADAPTER_FOLDER).is_dir():
-            publish_model(made / ADAPTER_FOLDER, run.root / ADAPTER_FOLDER)
+        publish(store.directory(policy), run.root)
     for checkpoint in store.keys("checkpoint", f"{run.call.key}/"):  # nothing is left to resume
         store.discard("checkpoint", checkpoint)
     if not ended:
@@ -355,15 +352,17 @@ def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) 
     )
 
 
-def publish_model(exported: Path, target: Path) -> None:
-    """Copy the export to ``target``; an earlier one is removed only after the new one is in
-    place. A copy, since what is in the store must not change with it."""
-    partial = target.with_name(f".{target.name}.partial")
-    old = target.with_name(f".old-{target.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(old, ignore_errors=True)
-    shutil.copytree(exported, partial)
-    if target.exists():
-        target.rename(old)
-    partial.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
+def publish(made: Path, root: Path) -> None:
+    """Copy model and adapter of a policy to ``root``; an earlier one is removed only after the new
+    one is in place. A copy, since what is in the store must not change with it."""
+    for name in (MODEL_FOLDER, ADAPTER_FOLDER):
+        partial, old = root / f".{name}.partial", root / f".old-{name}"
+        if not (made / name).is_dir():
+            continue
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.copytree(made / name, partial)
+        if (root / name).exists():
+            (root / name).rename(old)
+        partial.rename(root / name)
+        shutil.rmtree(old, ignore_errors=True)

@@ -62,7 +62,7 @@ def arrange(at: str) -> None:
 
         ArtifactStore.put = killed
     elif at == "publish":
-        session.publish_model = kill
+        session.publish = kill
     elif at == "end":
         session.load_pretrained = kill
 
