@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rlcore.recipes.errors import sentences
 from rlcore.recipes.redaction import check_recipe
-from rlcore.recipes.text import LONGEST, read_yaml
+from rlcore.recipes.text import LONGEST, leaves, read_yaml
 from rlcore.store.limits import read_text
 from schemas.errors import UserError, did_you_mean
 from schemas.names import by_workers, is_file, split_function
@@ -165,41 +165,34 @@ def _folder_of(base: str, path: Path, directory: Path) -> Path:
     )
 
 
+# Keys of a recipe, * being any index, that hold the path of a file, and a user's code.
+_FILES = ("rl.ptx.path", "reward_model.preferences.path", "data.sources.*.path")
+_CODE = (
+    *("reward.functions.*.name", "environment.name", "hardware.rollout.engine"),
+    *("rl.algorithm.advantage", "rl.algorithm.policy_loss"),
+)
+
+
 def _anchor(tree: dict[str, Any], folder: Path) -> None:
     """Make the relative paths that a recipe file sets those of files in its ``folder``.
 
     A path that exists only where the command was started stays, and so does a model that is no
     directory in ``folder``: it may be one of the hub.
     """
-    sections = [_at(tree, *keys) for keys in (("rl", "ptx"), ("reward_model", "preferences"))]
-    sources = _at(tree, "data", "sources")
-    for section in (*sections, *(sources if isinstance(sources, list) else ())):
-        given = section.get("path") if isinstance(section, dict) else None
-        if isinstance(given, str) and _is_relative(given) and not _only_here(given, folder):
-            section["path"] = str(folder / given)
-    functions = _at(tree, "reward", "functions")
-    named = [(each, "name") for each in (functions if isinstance(functions, list) else ())]
-    named += [(_at(tree, "environment"), "name"), (_at(tree, "hardware", "rollout"), "engine")]
-    named += [(_at(tree, "rl", "algorithm"), key) for key in ("advantage", "policy_loss")]
-    for section, key in named:
-        given = section.get(key) if isinstance(section, dict) else None
-        if isinstance(given, str) and _is_file_beside(split_function(given)[0], folder):
-            section[key] = str(folder / given)
-    command = _at(tree, "environment", "command")
-    for index, word in enumerate(command if isinstance(command, list) else ()):
-        if isinstance(word, str) and _is_file_beside(word, folder):
-            command[index] = str(folder / word)
-    model = _at(tree, "model")
-    given = model.get("path") if isinstance(model, dict) else None
-    if isinstance(given, str) and _is_relative(given) and (folder / given).is_dir():
-        model["path"] = str(folder / given)
-
-
-def _at(tree: Any, *keys: str) -> Any:
-    """Return the value below ``keys``; None where there is none."""
-    for key in keys:
-        tree = tree.get(key) if isinstance(tree, dict) else None
-    return tree
+    for key, given in list(leaves(tree)):
+        place = re.sub(r"\.\d+(?=\.)", ".*", key)
+        if place == "environment.command" and isinstance(given, list):
+            for index, word in enumerate(given):
+                if isinstance(word, str) and _is_file_beside(word, folder):
+                    given[index] = str(folder / word)
+        elif isinstance(given, str) and _is_relative(given):
+            is_theirs = (
+                (place in _FILES and not _only_here(given, folder))
+                or (place in _CODE and _is_file_beside(split_function(given)[0], folder))
+                or (place == "model.path" and (folder / given).is_dir())
+            )
+            if is_theirs:
+                set_key(tree, key, str(folder / given))
 
 
 def _is_file_beside(file: str, folder: Path) -> bool:
