@@ -63,9 +63,10 @@ class Lease:
             # again.
             if now.get("token") != self._document["token"]:
                 raise LeaseError(
-                    f"{self.key} was taken over by {_holder(now)}: this process ({_who()}, "
-                    f"generation {self.generation}) sent no heartbeat for {STALE_S:.0f} s. Nothing"
-                    " was written; let that run finish, or end it, and rerun"
+                    f"{self.key} was taken over by {_holder(now)}: this process (process"
+                    f" {os.getpid()} on {socket.gethostname()}, generation {self.generation}) sent"
+                    f" no heartbeat for {STALE_S:.0f} s. Nothing was written; let that run finish,"
+                    " or end it, and rerun"
                 )
             yield
 
@@ -212,10 +213,6 @@ def _read(records: RecordStore, key: str) -> tuple[Record | None, dict[str, Any]
 
 def _encode(document: dict[str, Any]) -> bytes:
     return json.dumps(document).encode()
-
-
-def _who() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def _holder(document: dict[str, Any]) -> str:

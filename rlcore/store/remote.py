@@ -200,8 +200,9 @@ class RemoteFiles:
             arrived = self.listing(location)
             for name, entry in manifest.files.items():
                 if arrived.get(name) != entry.bytes:
-                    raise _incomplete(
-                        f"{self.uri(location)}/{name}", arrived.get(name, 0), entry.bytes
+                    raise ArtifactError(
+                        f"{self.uri(location)}/{name}: {arrived.get(name, 0)} of {entry.bytes}"
+                        " bytes arrived. Nothing was stored; rerun."
                     )
             document = manifest.model_dump_json(indent=1).encode()
             with fence():
@@ -233,10 +234,6 @@ class RemoteFiles:
 
     def _translate_errors(self, action: str) -> AbstractContextManager[None]:
         return _translated(self._errors, action)
-
-
-def _incomplete(uri: str, arrived: int, size: int) -> ArtifactError:
-    return ArtifactError(f"{uri}: {arrived} of {size} bytes arrived. Nothing was stored; rerun.")
 
 
 @contextmanager

@@ -46,7 +46,6 @@ class Arithmetic:
     """``$((body))``."""
 
     body: "Word"
-    quoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +207,7 @@ class _Lexer:
             if not inner.endswith("))"):
                 raise self._missing("))")
             body = _Lexer(inner[2:-2], line)
-            return Arithmetic(
-                Word(tuple(body._pieces(frozenset(), quoted=True)), self.line), quoted
-            )
+            return Arithmetic(Word(tuple(body._pieces(frozenset(), quoted=True)), self.line))
         if self.text.startswith("(", self.at):
             line = self.line
             return Substitution(self._bracketed()[1:-1], line, quoted)
