@@ -14,7 +14,6 @@ from pydantic import (
     Field,
     SerializationInfo,
     field_serializer,
-    field_validator,
     model_validator,
 )
 
@@ -249,7 +248,9 @@ _OR_YOURS = ", 'package.module:function', or 'path/to/file.py:function' from the
 class Algorithm(Section):
     """One choice per axis. What a recipe leaves out comes from ``rl.preset``."""
 
-    advantage: str = setting("grpo", f"{', '.join(ADVANTAGES)}{_OR_YOURS}")
+    advantage: Annotated[str, known_or_own(ADVANTAGES)] = setting(
+        "grpo", f"{', '.join(ADVANTAGES)}{_OR_YOURS}"
+    )
     advantage_options: Options = Field(
         default_factory=dict, description="keyword arguments for your own function"
     )
@@ -260,7 +261,9 @@ class Algorithm(Section):
     ratio_level: Literal["token", "sequence", "sequence-token", "group"] = setting(
         "token", "of what it is: sequence = GSPO, sequence-token = GSPO-token, group = GEPO"
     )
-    policy_loss: str = setting("clip", f"{', '.join(POLICY_LOSSES)}{_OR_YOURS}")
+    policy_loss: Annotated[str, known_or_own(POLICY_LOSSES)] = setting(
+        "clip", f"{', '.join(POLICY_LOSSES)}{_OR_YOURS}"
+    )
     clip_low: float = setting(
         0.2, "ratios below 1 - this are clipped (arXiv 1707.06347)", gt=0, le=1
     )
@@ -300,16 +303,6 @@ class Algorithm(Section):
     def _wherever_its_file_lies(self, value: str, info: SerializationInfo) -> str:
         """In keys a file's content counts, by its digest, and not its place."""
         return portable_name(value) if info.context is IN_KEYS else value
-
-    @field_validator("advantage")
-    @classmethod
-    def _advantage_is_known(cls, value: str) -> str:
-        return known_or_own(value, ADVANTAGES)
-
-    @field_validator("policy_loss")
-    @classmethod
-    def _loss_is_known(cls, value: str) -> str:
-        return known_or_own(value, POLICY_LOSSES)
 
     @rule
     def _axes_agree(self) -> Iterator[str]:

@@ -2,9 +2,7 @@
 is in no cache key."""
 
 from collections.abc import Iterator
-from typing import Literal
-
-from pydantic import field_validator
+from typing import Annotated, Literal
 
 from schemas.names import known_or_own
 from schemas.section import Section, rule, setting
@@ -122,7 +120,7 @@ class LearnerHardware(Section):
 class RolloutHardware(Section):
     """The rollout engines."""
 
-    engine: str = setting(
+    engine: Annotated[str, known_or_own((*ENGINES, AUTO), "Class")] = setting(
         AUTO,
         f"what samples: {', '.join(ENGINES)} (runs anywhere), your own class as"
         " 'package.module:Class' or 'path/to/file.py:Class', or auto = vllm on cuda, and on cpu"
@@ -145,11 +143,6 @@ class RolloutHardware(Section):
     )
     kv_cache_gib: int = setting(1, "CPU only: GiB of KV cache per engine", ge=1)
     max_num_seqs: int = setting(256, "sequences decoded at once", ge=1)
-
-    @field_validator("engine")
-    @classmethod
-    def _engine_is_known(cls, value: str) -> str:
-        return known_or_own(value, (*ENGINES, AUTO), "Class")
 
     @rule
     def _tensor_parallel_has_gpus(self) -> Iterator[str]:

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from pydantic import AfterValidator
+
 from schemas.errors import did_you_mean
 
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
@@ -44,16 +46,19 @@ def is_file(module: str) -> bool:
     return module.endswith(".py")
 
 
-def known_or_own(value: str, names: Collection[str], kind: str = "function") -> str:
-    """Return ``value``, one of ``names`` or a ``kind`` of the user's. Raises ValueError for any
-    other."""
-    module, name = split_function(value)
-    if value in names or (module and name.isidentifier()):
-        return value
-    raise ValueError(
-        f"{value!r} is not one of {', '.join(names)} and not 'package.module:{kind}' or"
-        f" 'path/to/file.py:{kind}'{did_you_mean(value, names)}"
-    )
+def known_or_own(names: Collection[str], kind: str = "function") -> AfterValidator:
+    """Refuse what is neither one of ``names`` nor a ``kind`` of the user's."""
+
+    def check(value: str) -> str:
+        module, name = split_function(value)
+        if value in names or (module and name.isidentifier()):
+            return value
+        raise ValueError(
+            f"{value!r} is not one of {', '.join(names)} and not 'package.module:{kind}' or"
+            f" 'path/to/file.py:{kind}'{did_you_mean(value, names)}"
+        )
+
+    return AfterValidator(check)
 
 
 def portable_name(name: str) -> str:
