@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.algorithm import SEQUENCE_RATIOS
-from schemas.data import DataSection
+from schemas.data import DataSection, EnvironmentSource
 from schemas.environment import EnvironmentSection
 from schemas.errors import did_you_mean
 from schemas.evolve import EvolveSection
-from schemas.generators import EnvironmentSource
 from schemas.hardware import HardwareSection
 from schemas.judges import Judges, WinRate, judge_of, may_verify, misused, win_rate_rules
 from schemas.licenses import LicenseName

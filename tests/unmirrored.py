@@ -74,7 +74,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/rlcore/learner/test_training_state.py": ("rlcore/learner/shards.py",),
     "tests/rlcore/results/test_queries.py": ("rlcore/results/data_dictionary.py",),
     "tests/rlcore/report/test_write.py": ("rlcore/report/evaluation.py",),
-    "tests/schemas/test_data.py": ("schemas/generators.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
     "tests/rlcore/supervised/test_sft.py": ("rlcore/supervised/loop.py",),
     "tests/rlcore/rewards/test_worker.py": (

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from rlcore.data.task_sampling import DrawnExample, Generator
-from schemas.generators import ARITHMETIC, ArithmeticSource
+from schemas.data import ARITHMETIC, ArithmeticSource
 
 KINDS = {
     "add": "+",

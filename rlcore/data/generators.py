@@ -17,9 +17,7 @@ from rlcore.data.task_sampling import DrawnExample
 from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Call
 from rlcore.models.chat import Message
-from schemas.environment import EnvironmentSection
-from schemas.errors import UserError
-from schemas.generators import (
+from schemas.data import (
     ENVIRONMENT,
     ArithmeticSource,
     EnvironmentSource,
@@ -27,6 +25,8 @@ from schemas.generators import (
     InstructionsSource,
     ProgramsSource,
 )
+from schemas.environment import EnvironmentSection
+from schemas.errors import UserError
 
 # Common words that go together in a sentence in any pair.
 WORDS = (

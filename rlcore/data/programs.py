@@ -22,7 +22,7 @@ from itertools import product
 
 from rlcore.algorithms.seeds import stream_seed
 from rlcore.data.task_sampling import DrawnExample, Generator
-from schemas.generators import PROGRAMS, ProgramsSource
+from schemas.data import PROGRAMS, ProgramsSource
 
 # Operators in the order of use. A sum before a product needs parentheses. No quotient follows a
 # sum, since it would hide most errors in that sum from the tests.

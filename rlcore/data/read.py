@@ -11,10 +11,9 @@ from rlcore.data.generators import generated_rows
 from rlcore.data.normalise import columns_of, form_of, normalise
 from rlcore.data.rows import RawTable, Reject, Row, said
 from rlcore.data.sources import count_rows, open_source, source_files
-from schemas.data import DataSection, MathSource, ReadSource
+from schemas.data import DataSection, GeneratedSource, MathSource, ReadSource
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
-from schemas.generators import GeneratedSource
 
 PART_ROWS = 8192
 T = TypeVar("T")

@@ -36,13 +36,13 @@ from schemas.data import (
     AimeSource,
     DataSection,
     FileSource,
+    GeneratedSource,
     Gsm8kSource,
     HubSource,
     MathSource,
     ReadSource,
 )
 from schemas.errors import UserError, did_you_mean
-from schemas.generators import GeneratedSource
 from schemas.model import ModelSection
 from schemas.names import REWARD_MODEL
 from schemas.recipe import Recipe

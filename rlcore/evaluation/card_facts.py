@@ -19,12 +19,17 @@ from rlcore.results.provenance import TRUSTS
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.fingerprint import installed
 from schemas.artifacts import ArtifactRef
-from schemas.data import AimeSource, FileSource, Gsm8kSource, HubSource, MathSource, Source
-from schemas.generators import (
+from schemas.data import (
+    AimeSource,
     ArithmeticSource,
     EnvironmentSource,
+    FileSource,
+    Gsm8kSource,
+    HubSource,
     InstructionsSource,
+    MathSource,
     ProgramsSource,
+    Source,
 )
 from schemas.model import Adapter
 from schemas.names import (

@@ -22,18 +22,16 @@ from schemas.data import (
     MATH_HUB,
     MATH_ROWS,
     AimeSource,
+    ArithmeticSource,
     DataSection,
+    EnvironmentSource,
+    GeneratedSource,
     Gsm8kSource,
+    InstructionsSource,
     MathSource,
     Source,
 )
 from schemas.errors import UserError
-from schemas.generators import (
-    ArithmeticSource,
-    EnvironmentSource,
-    GeneratedSource,
-    InstructionsSource,
-)
 from schemas.recipe import Recipe
 from schemas.reward_model import Preferences, SampledPreferences
 

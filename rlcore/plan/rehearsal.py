@@ -15,9 +15,8 @@ from rlcore.models.base import base_tokenizer
 from rlcore.models.tokenizer import MINIMAL_TEMPLATE, train_tokenizer
 from rlcore.plan.functions import call_functions
 from rlcore.rewards.truths import Truth, check_covered, check_truths
-from schemas.data import DataSection, FileSource, Source
+from schemas.data import DataSection, EnvironmentSource, FileSource, GeneratedSource, Source
 from schemas.errors import UserError
-from schemas.generators import EnvironmentSource, GeneratedSource
 from schemas.names import by_workers
 from schemas.recipe import Recipe
 

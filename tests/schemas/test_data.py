@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
-from schemas.data import DataSection, Gsm8kSource, HubSource
-from schemas.generators import ArithmeticSource, GeneratedSource, ProgramsSource
+from schemas.data import (
+    ArithmeticSource,
+    DataSection,
+    GeneratedSource,
+    Gsm8kSource,
+    HubSource,
+    ProgramsSource,
+)
 
 
 def test_a_source_is_known_by_its_kind() -> None:

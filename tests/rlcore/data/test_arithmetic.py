@@ -19,7 +19,7 @@ from rlcore.data.arithmetic import (
     prompts,
 )
 from rlcore.data.task_sampling import DrawnExample
-from schemas.generators import ArithmeticSource
+from schemas.data import ArithmeticSource
 
 SOURCE = ArithmeticSource(train=600, validation=100, test=200, test_steps=100, demonstrations=3000)
 STEP = re.compile(r"(\d\d)([-+*])(\d\d):(\d\d),(\d)=(\d\d)")

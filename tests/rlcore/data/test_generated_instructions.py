@@ -7,8 +7,8 @@ import pytest
 from rlcore.data.generators import generated_rows, prompts, words_of
 from rlcore.rewards.instructions import scorer
 from rlcore.rewards.types import RewardRow
+from schemas.data import InstructionsSource
 from schemas.errors import UserError
-from schemas.generators import InstructionsSource
 
 SOURCE = InstructionsSource(train=300, validation=20, test=50)
 

@@ -5,7 +5,7 @@ import json
 from rlcore.data.generators import generated_rows
 from rlcore.rewards import arithmetic
 from rlcore.rewards.types import RewardRow
-from schemas.generators import ArithmeticSource
+from schemas.data import ArithmeticSource
 
 SOURCE = ArithmeticSource(train=20, validation=8, test=8, test_steps=8, demonstrations=60)
 

@@ -15,9 +15,8 @@ from rlcore.models.base import build_base_model
 from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.models.ragged import to_arrays
 from rlcore.models.tokenizer import load_tokenizer
-from schemas.data import DataSection, FileSource, MathSource
+from schemas.data import ArithmeticSource, DataSection, FileSource, MathSource, ProgramsSource
 from schemas.errors import UserError
-from schemas.generators import ArithmeticSource, ProgramsSource
 from schemas.model import FromScratch, ModelSection
 from schemas.tables import TABLES
 from tests.rlcore.data.row_files import MATH_ROWS, write

@@ -21,8 +21,8 @@ from rlcore.data.task_sampling import DrawnExample
 from rlcore.rewards import code
 from rlcore.rewards.code import last_program
 from rlcore.rewards.types import Reward, RewardRow
+from schemas.data import ProgramsSource
 from schemas.errors import UserError
-from schemas.generators import ProgramsSource
 
 SOURCE = ProgramsSource(train=600, validation=100, test=200, demonstrations=2000)
 CLEAN = dict.fromkeys(

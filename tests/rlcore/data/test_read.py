@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from rlcore.data.read import parts_of, read_rows, training_texts
-from schemas.data import DataSection, FileSource
+from schemas.data import ArithmeticSource, DataSection, FileSource
 from schemas.errors import UserError
-from schemas.generators import ArithmeticSource
 
 SMALL = ArithmeticSource(train=5, validation=2, test=2, test_steps=2, demonstrations=4)
 

@@ -7,9 +7,8 @@ import polars as pl
 import pytest
 
 from rlcore.data.read import Part, parts_of
-from schemas.data import DataSection, FileSource
+from schemas.data import ArithmeticSource, DataSection, FileSource
 from schemas.errors import UserError
-from schemas.generators import ArithmeticSource
 
 
 def parts(*sources: FileSource | ArithmeticSource) -> list[Part]:

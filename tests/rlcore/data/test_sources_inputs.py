@@ -6,9 +6,15 @@ import pytest
 
 from rlcore.data.sources import data_digests, model_digests
 from rlcore.store.inputs import Read
-from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, MathSource
+from schemas.data import (
+    AimeSource,
+    ArithmeticSource,
+    DataSection,
+    FileSource,
+    Gsm8kSource,
+    MathSource,
+)
 from schemas.errors import UserError
-from schemas.generators import ArithmeticSource
 from schemas.model import FromScratch, ModelSection
 from tests.rlcore.data.row_files import MATH_ROWS, VERL_ROWS, write
 

@@ -1,8 +1,15 @@
 """Rows of sources are counted where the recipe or a look at the files tells them."""
 
 from rlcore.plan.data_size import DataSize, data_size, size_of_rows
-from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, MathSource
-from schemas.generators import ArithmeticSource, ProgramsSource
+from schemas.data import (
+    AimeSource,
+    ArithmeticSource,
+    DataSection,
+    FileSource,
+    Gsm8kSource,
+    MathSource,
+    ProgramsSource,
+)
 
 
 def test_rows_of_a_source_are_counted_where_the_recipe_says_them() -> None:

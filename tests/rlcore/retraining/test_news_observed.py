@@ -6,9 +6,15 @@ import pytest
 
 from rlcore.retraining import news
 from rlcore.retraining.news import new_rows, observe
-from schemas.data import AimeSource, DataSection, FileSource, Gsm8kSource, HubSource
+from schemas.data import (
+    AimeSource,
+    ArithmeticSource,
+    DataSection,
+    FileSource,
+    Gsm8kSource,
+    HubSource,
+)
 from schemas.errors import UserError
-from schemas.generators import ArithmeticSource
 from tests.rlcore.data.row_files import VERL_ROWS, write
 
 COMMIT = "0123456789" * 4
