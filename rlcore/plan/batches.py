@@ -1,6 +1,6 @@
 """Batch arithmetic: prompts x samples -> sequences -> mini-batches -> optimizer steps -> tokens."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rlcore.plan.data_size import DataSize
 from rlcore.recipes.load import with_learner
@@ -93,15 +93,13 @@ def rl_batch(recipe: Recipe) -> BatchPlan:
     """Return the arithmetic of RL iterations. Raises ``UserError`` as ``_batch`` does."""
     rollout, update = recipe.rl.rollout, recipe.rl.update
     sequences = rollout.prompts * rollout.samples
-    steps = update.mini_batches * update.epochs
     return _batch(
         recipe,
         "data.max_prompt_tokens + rl.rollout.max_new_tokens",
         longest=recipe.longest_sequence(rollout.max_new_tokens),
         rounds=recipe.rl.iterations,
+        passes=update.epochs,
         sequences_per_round=sequences,
-        steps_per_round=steps,
-        total_steps=steps * recipe.rl.iterations,
         sequences_per_step=sequences // update.mini_batches,
     )
 
@@ -114,25 +112,20 @@ def sft_batch(recipe: Recipe, demonstrations: int | None) -> BatchPlan | None:
     sft = recipe.sft
     if not sft.enabled:
         return None
-    steps = None
-    if demonstrations is not None:
-        if demonstrations < sft.batch_size:
-            raise UserError(
-                f"sft.batch_size = {sft.batch_size} exceeds the {demonstrations} training"
-                " demonstrations that data.sources give; lower it, add demonstrations or set"
-                " sft.enabled to false"
-            )
-        steps = -(-demonstrations // sft.batch_size)
-    caps = (None if steps is None else steps * sft.epochs, sft.max_steps)
+    if demonstrations is not None and demonstrations < sft.batch_size:
+        raise UserError(
+            f"sft.batch_size = {sft.batch_size} exceeds the {demonstrations} training"
+            " demonstrations that data.sources give; lower it, add demonstrations or set"
+            " sft.enabled to false"
+        )
     return _batch(
         recipe,
         "sft.max_tokens",
         longest=sft.max_tokens,
         rounds=sft.epochs,
         sequences_per_round=demonstrations,
-        steps_per_round=steps,
-        total_steps=min((n for n in caps if n is not None), default=None),
         sequences_per_step=sft.batch_size,
+        max_steps=sft.max_steps,
     )
 
 
@@ -148,7 +141,7 @@ def preference_batch(recipe: Recipe, rows: int | None = None) -> BatchPlan | Non
     units, responses = _ranked_prompts(section.data, rows)
     together = responses if section.algorithm == "dpo" else 1
     units = None if units is None else units * responses // together
-    batch = _ranked_batch(
+    return _ranked_batch(
         recipe,
         "preference",
         section.batch_size,
@@ -156,9 +149,8 @@ def preference_batch(recipe: Recipe, rows: int | None = None) -> BatchPlan | Non
         responses=together,
         longest=section.max_tokens,
         epochs=section.epochs,
+        max_steps=section.max_steps,
     )
-    caps = [steps for steps in (batch.total_steps, section.max_steps) if steps is not None]
-    return replace(batch, total_steps=min(caps, default=None))
 
 
 def reward_model_batch(recipe: Recipe, rows: int | None = None) -> BatchPlan | None:
@@ -209,6 +201,7 @@ def _ranked_batch(
     responses: int,
     longest: int,
     epochs: int,
+    max_steps: int | None = None,
 ) -> BatchPlan:
     """Return the arithmetic of ``epochs`` over ``units`` of so many ``responses`` each, which share
     a micro-batch."""
@@ -220,16 +213,14 @@ def _ranked_batch(
             f"{section}.{key} = {batch_size} exceeds the {units} training {what} that its"
             " preferences give; lower it or take more preferences"
         )
-    steps = None if units is None else -(-units // batch_size)
     batch = _batch(
         recipe,
         f"{section}.max_tokens",
         longest=longest,
         rounds=epochs,
         sequences_per_round=None if units is None else units * responses,
-        steps_per_round=steps,
-        total_steps=None if steps is None else steps * epochs,
         sequences_per_step=batch_size * responses,
+        max_steps=max_steps,
     )
     if responses > batch.sequences_per_micro_batch:
         raise UserError(
@@ -248,11 +239,12 @@ def _batch(
     longest: int,
     rounds: int,
     sequences_per_round: int | None,
-    steps_per_round: int | None,
-    total_steps: int | None,
     sequences_per_step: int,
+    passes: int = 1,
+    max_steps: int | None = None,
 ) -> BatchPlan:
-    """Cut a step into ranks and micro-batches.
+    """Cut rounds, of so many ``passes`` over their sequences, into steps, and a step into ranks and
+    micro-batches.
 
     As ``models.packing.pack`` does: a row holds as many sequences as ``row_tokens`` allows (unset:
     one longest sequence, or a whole micro-batch under flash attention), a micro-batch as many rows
@@ -282,11 +274,15 @@ def _batch(
     per_row = row_tokens // longest
     per_micro_batch = budget // (per_row * longest) * per_row
     per_rank = -(-sequences_per_step // hardware.data_parallel)
+    steps, limits = None, [] if max_steps is None else [max_steps]
+    if sequences_per_round is not None:
+        steps = passes * -(-sequences_per_round // sequences_per_step)
+        limits.append(rounds * steps)
     return BatchPlan(
         rounds=rounds,
         sequences_per_round=sequences_per_round,
-        steps_per_round=steps_per_round,
-        total_steps=total_steps,
+        steps_per_round=steps,
+        total_steps=min(limits, default=None),
         sequences_per_step=sequences_per_step,
         sequences_per_rank=per_rank,
         longest=longest,
@@ -330,26 +326,9 @@ def worker_counts(recipe: Recipe) -> dict[str, int]:
     return {role: count for role, count in counts.items() if count}
 
 
-def ptx_sequences(recipe: Recipe) -> int:
-    """Return the demonstrations that PPO-ptx adds to one optimizer step, 0 without it."""
-    rl = recipe.rl
-    if rl.ptx is None:
-        return 0
-    trajectories = rl.rollout.prompts * rl.rollout.samples // rl.update.mini_batches
-    return round(rl.ptx.sequences_per_sample * trajectories)
-
-
 def evaluation_tokens(recipe: Recipe, data: DataSize) -> tuple[int, int]:
     """Return the most tokens that evaluation samples: (per checkpoint, completions of them)."""
     section = recipe.evaluate
     prompts = sum(min(n, section.max_prompts or n) for n in data.test or ())
     completions = prompts * (1 + (section.samples if section.samples > 1 else 0))
     return completions * recipe.max_turns * section.max_new_tokens, completions
-
-
-def preference_tokens(recipe: Recipe) -> int:
-    """Return the most tokens that are sampled for preferences, 0 where they are of a file."""
-    return sum(
-        section.responses * section.max_new_tokens
-        for section in recipe.sampled_preferences.values()
-    )

@@ -6,13 +6,7 @@ from rlcore.diagnostics.watch import Diagnostics
 from rlcore.engines.registry import choose
 from rlcore.models.shape import ModelShape
 from rlcore.models.stop_tokens import Stops
-from rlcore.plan.batches import (
-    BatchPlan,
-    BatchPlans,
-    evaluation_tokens,
-    ptx_sequences,
-    sampled_sequences,
-)
+from rlcore.plan.batches import BatchPlan, BatchPlans, evaluation_tokens, sampled_sequences
 from rlcore.plan.data_size import DataSize
 from rlcore.plan.machine import Fit
 from rlcore.plan.memory import LearnerMemory, gib
@@ -279,7 +273,7 @@ def _algorithm_lines(recipe: Recipe, rl: BatchPlan) -> list[str]:
             f" {steps * recipe.rl.actor_iterations:,} in {recipe.rl.actor_iterations:,} iterations"
         )
     if ptx is not None:
-        count = ptx_sequences(recipe)
+        count = round(ptx.sequences_per_sample * rl.sequences_per_step)
         what = "demonstrations" if ptx.path is None else "texts"
         longest = recipe.sft.max_tokens if ptx.path is None else ptx.max_tokens
         lines.append(

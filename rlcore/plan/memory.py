@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from rlcore.learner.attention import FLASH
 from rlcore.models.classifier import parameters_of
 from rlcore.models.shape import ModelShape
-from rlcore.plan.batches import BatchPlans, evaluation_tokens, preference_tokens, sampled_sequences
+from rlcore.plan.batches import BatchPlans, evaluation_tokens, sampled_sequences
 from rlcore.plan.data_size import DataSize
 from schemas.hardware import LearnerHardware
 from schemas.model import Adapter
@@ -238,7 +238,8 @@ def disk_of(
         rows = (batches.preference.most_tokens or 0) // batches.preference.rounds
         found[PREFERENCE] = supervised(PREFERENCE) + rows * DATA_BYTES_PER_TOKEN
     if batches.reward_model is not None:
-        sampled = 0 if batches.reward_model.most_tokens is None else preference_tokens(recipe)
+        sections = recipe.sampled_preferences.values()  # nothing is sampled where files are read
+        sampled = sum(section.responses * section.max_new_tokens for section in sections)
         found[REWARD_MODEL] = supervised(REWARD_MODEL) + sampled * DATA_BYTES_PER_TOKEN
     section = recipe.rl
     response = recipe.max_turns * section.rollout.max_new_tokens
