@@ -30,36 +30,19 @@ _LATE = 2  # of them after which it is called on no more
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Rows for one function. ``right``: of each whether its response is a demonstration's, of a
-    prompt that has a ground truth."""
-
-    rows: list[RewardRow]
-    right: list[bool]
-
-    @property
-    def described(self) -> str:
-        """What the responses are."""
-        return "answers of demonstrations" if any(self.right) else "made-up answers"
-
-
-@dataclass(frozen=True, slots=True)
 class _Said:
-    """What a function, the ``index``-th of the recipe, said of its rows."""
+    """What a function, ``named`` so in errors, said of its rows. ``right``: of each whether its
+    response is a demonstration's, of a prompt that has a ground truth."""
 
-    index: int
+    named: str
     function: RewardFunction
-    asked: _Asked
+    right: list[bool]
     rewards: list[Reward]
-
-    @property
-    def named(self) -> str:
-        return f"reward.functions[{self.index}] = '{self.function.name}'"
 
     @property
     def of_right(self) -> list[Reward]:
         """The rewards with a score of right answers."""
-        pairs = zip(self.rewards, self.asked.right, strict=False)
+        pairs = zip(self.rewards, self.right, strict=False)
         return [reward for reward, right in pairs if right and reward.score is not None]
 
 
@@ -83,44 +66,43 @@ def call_functions(
         return
     said = []
     for index, function in enumerate(recipe.reward.functions):
-        if not by_workers(function.name):
+        judge = function.name == JUDGE
+        if not by_workers(function.name) or (judge and not call_judges):
             continue
-        asked = _asked(function, prompts, demonstrations)
-        if not asked.rows:
-            continue
-        if function.name != JUDGE:
-            said.append(_call(recipe, index, asked))
-        elif call_judges:
-            said.append(_ask_judge(recipe, index, asked))
+        rows, right = _asked(function, prompts, demonstrations)
+        if rows:
+            named = f"reward.functions[{index}] = '{function.name}'"
+            rewards = _ask_judge(recipe, function, rows[0]) if judge else _call(recipe, index, rows)
+            said.append(_Said(named, function, right, rewards))
     for one in said:
         yield from _failures(one, recipe)
     _check_verdicts(said, recipe)
     yield from _unpaid(said, recipe)
 
 
-def _call(recipe: Recipe, index: int, asked: _Asked) -> _Said:
-    section, function = recipe.reward, recipe.reward.functions[index]
+def _call(recipe: Recipe, index: int, rows: Sequence[RewardRow]) -> list[Reward]:
+    section = recipe.reward
     process = FunctionProcess(section, index, environment_of(section.env))
     rewards: list[Reward] = []
     try:
-        for row in asked.rows:
+        for row in rows:
             rewards += process.score([row], section.timeout_s)
             late = sum(reward.outcome == Outcome.TIMEOUT for reward in rewards)
             if late and (late == _LATE or len(rewards) == 1):
                 break
     except RuntimeError as error:
-        raise UserError(f"reward.functions[{index}] = '{function.name}': {error}") from None
+        name = section.functions[index].name
+        raise UserError(f"reward.functions[{index}] = '{name}': {error}") from None
     finally:
         process.close()
-    return _Said(index, function, asked, rewards)
+    return rewards
 
 
-def _ask_judge(recipe: Recipe, index: int, asked: _Asked) -> _Said:
+def _ask_judge(recipe: Recipe, function: RewardFunction, row: RewardRow) -> list[Reward]:
     """Ask a judge about one row; answers that the store holds are not paid for again."""
     from rlcore.rewards.judge import JudgeFunction
     from rlcore.rewards.judges.setup import judge_setup, prepare_cache
 
-    function = recipe.reward.functions[index]
     with tempfile.TemporaryDirectory() as scratch:
         setup = judge_setup(recipe)
         assert setup is not None, "the recipe holds the judges that it names"
@@ -128,14 +110,16 @@ def _ask_judge(recipe: Recipe, index: int, asked: _Asked) -> _Said:
         prepare_cache(setup, recipe.store, lambda line: None)
         judge = JudgeFunction(JUDGE, function.options["judge"], setup)
         try:
-            rewards = judge.score(asked.rows[:1], recipe.reward.timeout_s)
+            return judge.score([row], recipe.reward.timeout_s)
         finally:
             judge.close()
-    return _Said(index, function, asked, rewards)
 
 
-def _asked(function: RewardFunction, prompts: pl.DataFrame, demonstrations: pl.DataFrame) -> _Asked:
-    """Return rows that ``function`` scores, those with a demonstration first."""
+def _asked(
+    function: RewardFunction, prompts: pl.DataFrame, demonstrations: pl.DataFrame
+) -> tuple[list[RewardRow], list[bool]]:
+    """Return rows that ``function`` scores, those with a demonstration first, and which are right
+    (``_Said.right``)."""
     kinds = prompts.select("data_source", "reward_style").iter_rows()
     own = prompts.filter(pl.Series([function.scores(*kind) for kind in kinds], dtype=pl.Boolean))
     answers = _answers(demonstrations)
@@ -143,22 +127,19 @@ def _asked(function: RewardFunction, prompts: pl.DataFrame, demonstrations: pl.D
     order = sorted(range(len(keys)), key=lambda i: (keys[i] not in answers, i))[:CALLED]
     rows, right = [], []
     for number, prompt in zip(order, own[order].iter_rows(named=True), strict=True):
-        answer = answers.get(keys[number])
-        truth = prompt["ground_truth"]
-        rows.append(_row(prompt, answer or _made_up(truth)))
+        answer, truth = answers.get(keys[number]), prompt["ground_truth"]
+        text, tokens = answer or _made_up(truth)
+        row = RewardRow.of_prompt(
+            prompt,
+            trajectory_id=prompt["uid"],
+            response=text,
+            finish_reason=FinishReason.STOP.value,
+            num_tokens=tokens,
+            token_ids=(),
+        )
+        rows.append(row)
         right.append(answer is not None and truth is not None)
-    return _Asked(rows, right)
-
-
-def _row(prompt: Mapping[str, Any], answer: tuple[str, int]) -> RewardRow:
-    return RewardRow.of_prompt(
-        prompt,
-        trajectory_id=prompt["uid"],
-        response=answer[0],
-        finish_reason=FinishReason.STOP.value,
-        num_tokens=answer[1],
-        token_ids=(),
-    )
+    return rows, right
 
 
 def _answers(demonstrations: pl.DataFrame) -> dict[str, tuple[str, int]]:
@@ -183,6 +164,7 @@ def _made_up(truth: str | None) -> tuple[str, int]:
 
 def _failures(said: _Said, recipe: Recipe) -> Iterator[str]:
     section, rewards = recipe.reward, said.rewards
+    tried = "answers of demonstrations" if any(said.right) else "made-up answers"
     late = [reward for reward in rewards if reward.outcome == Outcome.TIMEOUT]
     failed = [reward for reward in rewards if reward.score is None and reward not in late]
     for lost, bound, remedy in (
@@ -193,7 +175,7 @@ def _failures(said: _Said, recipe: Recipe) -> Iterator[str]:
             continue
         sentence = (
             f"{said.named} gave no score for {len(lost)} of {len(rewards)} rows that it was tried"
-            f" on ({said.asked.described}): {lost[0].detail[:300]}"
+            f" on ({tried}): {lost[0].detail[:300]}"
         )
         if said.function.weight and len(lost) > bound * len(rewards):
             raise UserError(f"{sentence}; {remedy}")
