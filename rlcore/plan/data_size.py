@@ -59,25 +59,18 @@ def data_size(data: DataSection, files: Mapping[int, DataSize] | None = None) ->
     ``files``: the sizes of sources whose files have been looked at, by the source's index; of the
     others only what the recipe alone determines is known.
     """
-    known, fraction = files or {}, data.validation_fraction
+    known = files or {}
     return total_size(
-        known.get(index) or _size_of(source, fraction, data.test_fraction)
-        for index, source in enumerate(data.sources)
+        known.get(index) or _size_of(source, data) for index, source in enumerate(data.sources)
     )
 
 
 def size_of_rows(
-    split: str,
-    prompts: int | None,
-    demonstrations: int | None,
-    fraction: float,
-    test_fraction: float = 0.0,
+    split: str, prompts: int | None, demonstrations: int | None, data: DataSection
 ) -> DataSize:
-    """Return the size of a file of one split, None where its numbers are not known.
-
-    ``fraction``: the share of training rows that is kept for validation; ``test_fraction``: that
-    for the test.
-    """
+    """Return the size of a file of one split, None where its numbers are not known; of training
+    rows ``data`` says which shares are kept for validation and test."""
+    fraction, test_fraction = data.validation_fraction, data.test_fraction
     if split != "train":
         test = None if prompts is None else (prompts,)
         held = prompts if split == "validation" else 0
@@ -114,7 +107,7 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return None if None in known else sum(count or 0 for count in known)
 
 
-def _size_of(source: Source, fraction: float, tested: float) -> DataSize:
+def _size_of(source: Source, data: DataSection) -> DataSize:
     if isinstance(source, EnvironmentSource):
         sizes = source.train_size, source.validation_size, (source.test_size,)
         return DataSize(*sizes, source.demonstrations)
@@ -123,12 +116,12 @@ def _size_of(source: Source, fraction: float, tested: float) -> DataSize:
         solved = 0 if isinstance(source, InstructionsSource) else source.demonstrations
         return DataSize(source.train, source.validation, (source.test, *steps), solved)
     if not isinstance(source, Gsm8kSource | MathSource | AimeSource):
-        return size_of_rows(source.split, source.limit, None, fraction, tested)
+        return size_of_rows(source.split, source.limit, None, data)
     solved = not isinstance(source, AimeSource) and source.demonstrations
     rows = _rows_of_hub(source).items()
     counts = {split: source.limit if n is None else min(n, source.limit or n) for split, n in rows}
     return total_size(
-        size_of_rows(split, n, n if solved else 0, fraction, tested) for split, n in counts.items()
+        size_of_rows(split, n, n if solved else 0, data) for split, n in counts.items()
     )
 
 
@@ -178,39 +171,24 @@ def check_files(recipe: Recipe) -> DataSize:
 def _sizes_of_files(data: DataSection, first: int | None) -> dict[int, DataSize]:
     sizes = {}
     for index, source in enumerate(data.sources):
-        if isinstance(source, GeneratedSource):
-            continue
-        looked = peek(source, f"data.sources[{index}]", first=first)
-        peeks = [_without_long_prompts(one, data) for one in looked]
-        for one in peeks:
-            _check_rejects(one, data, f"data.sources[{index}]")
-        if peeks:
-            sizes[index] = total_size(
-                size_of_rows(
-                    p.split,
-                    p.prompts,
-                    p.demonstrations,
-                    data.validation_fraction,
-                    data.test_fraction,
-                )
-                for p in peeks
-            )
+        where = f"data.sources[{index}]"
+        looked = [] if isinstance(source, GeneratedSource) else peek(source, where, first=first)
+        if looked:
+            sizes[index] = total_size([_size_of_file(one, data, where) for one in looked])
     return sizes
 
 
-def _without_long_prompts(peeked: Peek, data: DataSection) -> Peek:
-    """Return ``peeked`` with the rows rejected that surely are too long."""
+def _size_of_file(peeked: Peek, data: DataSection, where: str) -> DataSize:
+    """Return the size of a file without the rows that surely are too long. Raises UserError for one
+    of which the first rows alone are more rejects than the run allows of all."""
     rows, long = worded_rejects(peeked.rows, data)
-    return replace(peeked, rows=rows, rejects=[*peeked.rejects, *long])
-
-
-def _check_rejects(peeked: Peek, data: DataSection, where: str) -> None:
-    """Refuse a file of which the first rows alone are more rejects than the run allows of all."""
+    peeked = replace(peeked, rows=rows, rejects=[*peeked.rejects, *long])
     if peeked.rejects and peeked.count is not None:
         try:
             check_rejects(peeked.rejects, {peeked.rejects[0].source: peeked.count}, data)
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
+    return size_of_rows(peeked.split, peeked.prompts, peeked.demonstrations, data)
 
 
 def _lacks(recipe: Recipe, size: DataSize) -> str:

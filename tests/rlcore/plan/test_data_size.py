@@ -53,6 +53,6 @@ def test_a_file_is_not_guessed_at() -> None:
 
 def test_a_file_that_was_looked_at_counts_with_the_others() -> None:
     sources = (Gsm8kSource(), FileSource(path="rows.jsonl"))
-    found = {1: size_of_rows("train", 200, 50, 0.1)}
-    size = data_size(DataSection(sources=sources, validation_fraction=0.1), found)
+    data = DataSection(sources=sources, validation_fraction=0.1)
+    size = data_size(data, {1: size_of_rows("train", 200, 50, data)})
     assert size == DataSize(6726 + 180, 747 + 20, (1319,), 6726 + 45)
