@@ -4,7 +4,7 @@ A micro-batch is ``[rows, row_tokens]`` with ``position_ids`` that restart at 0 
 and no attention mask: the model library derives the block-diagonal causal mask from the restarts
 (only with ``use_cache=False`` and without ``attention_mask``, else it silently does not). The
 padding at the end of a row is a separate document whose outputs are never used. Where answers
-share the tokens of their prompt (``rlcore.models.trees``), prompt and answers are documents, and
+share the tokens of their prompt (``rlcore.models.rows``), prompt and answers are documents, and
 the micro-batch says which of them each continues. Where the library
 derives no such mask (``rlcore.learner.packing_check``), rows hold one document each, and the
 positions continue through the padding: it follows the document, so a causal model needs no mask for
@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rlcore.models.rows import Layout, Part
-from rlcore.models.trees import Document, prompts_of
+from rlcore.models.rows import Document, Layout, Part, prompts_of
 from schemas.errors import UserError
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlcore.models.logprobs import tree_mask
 from rlcore.models.packing import MicroBatch, Sequences, pack
-from rlcore.models.trees import prompts_of, tree_lengths, trees_of
+from rlcore.models.rows import prompts_of, tree_lengths, trees_of
 
 # (prompt of three, its tokens, tokens of the answer); a prompt of 0 tokens is never shared
 ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=30)
