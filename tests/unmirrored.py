@@ -17,8 +17,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     "tests/schemas/test_rl.py": ("schemas/rollout.py",),
     "tests/test_wheel.py": ("flows/paths.py",),
     "tests/flows/commands/test_reward.py": (
-        "rlcore/plan/reward_rows.py",
-        "rlcore/plan/reward_scores.py",
+        "rlcore/plan/reward_trial.py",
         "rlcore/plan/reward_figures.py",
     ),
     "tests/flows/commands/test_json.py": (

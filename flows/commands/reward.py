@@ -14,8 +14,7 @@ from schemas.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     import polars as pl
 
-    from rlcore.plan.reward_rows import RewardRows
-    from rlcore.plan.reward_scores import Tried
+    from rlcore.plan.reward_trial import RewardRows, Tried
     from schemas.recipe import Recipe
     from schemas.rl import RewardSection
 
@@ -69,7 +68,7 @@ def try_reward(options: argparse.Namespace) -> int:
         figures,
         findings,
     )
-    from rlcore.plan.reward_scores import same_rows
+    from rlcore.plan.reward_trial import same_rows
 
     if options.n < 0:
         raise UserError(f"-n {options.n} is not a number of rows; give 1 or more, or 0 for all")
@@ -106,7 +105,7 @@ def _scored(
 ) -> tuple["RewardRows", "RewardSection", "Tried", str, "pl.DataFrame | None"]:
     """Return the rows, the limits they were scored under, what the function said, and the name of
     the other reward with what it said; "" and None where there is none."""
-    from rlcore.plan.reward_scores import function_of, recorded, score
+    from rlcore.plan.reward_trial import function_of, recorded, score
     from rlcore.recipes.load import parse_override
 
     recipe, rows = _rows(options)
@@ -126,7 +125,7 @@ def _scored(
 
 def _rows(options: argparse.Namespace) -> tuple["Recipe", "RewardRows"]:
     """Return the rows to score, and the recipe whose limits hold."""
-    from rlcore.plan.reward_rows import sample_rows, stored_rows
+    from rlcore.plan.reward_trial import sample_rows, stored_rows
     from rlcore.recipes.load import load_recipe, recipe_names
     from rlcore.results.folders import run_folder, run_names
     from rlcore.results.run import Run

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rlcore.plan.reward_rows import OTHER, OWN
-from rlcore.plan.reward_scores import Tried
+from rlcore.plan.reward_trial import OTHER, OWN, Tried
 from rlcore.rewards.unscored_rows import RewardFailureError, check_any_scored, check_unscored
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
