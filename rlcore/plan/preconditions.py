@@ -1,14 +1,19 @@
 """All checks that must pass before a run, a fork, an evaluation or an evolving starts, in their
 order."""
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from rlcore.cluster.address import check_address
 from rlcore.cluster.host_settings import obstacles
+from rlcore.cluster.hosts import Host, check_store, own_first, place
+from rlcore.cluster.types import Placement
 from rlcore.engines.registry import choose
 from rlcore.envs.process import tools_of
 from rlcore.envs.registry import BUILTIN, check_name
@@ -21,15 +26,16 @@ from rlcore.models.classifier import check_base, check_classifier
 from rlcore.models.shape import model_parameters
 from rlcore.models.stop_tokens import NEVER_CLOSES, Stops
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.plan.batches import worker_counts
 from rlcore.plan.data_size import check_files
 from rlcore.plan.functions import check_functions
-from rlcore.plan.hosts import layout_lines
 from rlcore.plan.machine import Fit, check_machine
 from rlcore.plan.rehearsal import Rehearsal, rehearse
 from rlcore.results.compare import recipe_differences
 from rlcore.rewards.judges.setup import check_keys, setup_of
 from rlcore.rewards.registry import check_recipe_functions
 from rlcore.rl.fork import beyond
+from rlcore.rl.specs import engine_share, learner_placement
 from rlcore.rollout.turns import TurnEncoder
 from rlcore.sandbox.probe import find_sandbox
 from rlcore.sandbox.types import Level
@@ -203,6 +209,43 @@ def _check_cluster(recipe: Recipe) -> tuple[str, ...]:
         for _, found, remedy in obstacles():
             raise UserError(f"{found}; {remedy}")
     return ()
+
+
+def layout_lines(recipe: Recipe, hosts: Sequence[Host]) -> list[str]:
+    """Return a line per host that holds learners or engines of a run, and how weights reach them;
+    nothing where the cluster has one.
+
+    Raises UserError, as the run would, where they do not fit ``hosts`` or the store is a folder of
+    one of them.
+    """
+    if len(hosts) < 2:
+        return []
+    here = {one.address for found in psutil.net_if_addrs().values() for one in found}
+    own = next((host.address for host in hosts if host.address in here), "")
+    hosts = own_first(hosts, own)
+    device = recipe.hardware.device
+    if device == "auto":
+        device = "cuda" if any(host.gpus for host in hosts) else "cpu"
+    ranks, engine = learner_placement(recipe, device), engine_share(recipe, device)
+    held: dict[str, list[str]] = defaultdict(list)
+    gpus: dict[str, float] = defaultdict(float)
+
+    def put(placement: Placement, count: int, what: str) -> list[str]:
+        placed = place(hosts, placement, count, gpus_used=gpus, engines=Counter())
+        for number, one in enumerate(placed):
+            held[one.host].append(f"{what} {number}")
+            gpus[one.host] += one.gpus
+        return [one.host for one in placed]
+
+    counts = worker_counts(recipe)
+    lies = {role: put(ranks, count, f"{role} rank") for role, count in counts.items()}
+    engines = put(engine, recipe.hardware.rollout.engines, "rollout engine")
+    check_store(recipe.store, {hosts[0].address, *held})
+    lines = [f"{h.address}: {', '.join(held[h.address])}" for h in hosts if h.address in held]
+    first = lies["policy"][0]
+    others = ", ".join(sorted(set(engines) - {first}))
+    store = f", through Ray's object store to {others}" if others else ""
+    return [*lines, f"weights: in memory on {first}{store}"]
 
 
 def _check_variables(recipe: Recipe) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rlcore.cluster.hosts import Host
-from rlcore.plan.hosts import layout_lines
+from rlcore.plan.preconditions import layout_lines
 from schemas.errors import UserError
 from tests.rlcore.plan.small import recipe
 
