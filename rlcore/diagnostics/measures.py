@@ -46,16 +46,11 @@ def own_loss(stream: Stream) -> str:
     return f"rl.algorithm.policy_loss = {name!r}" if ":" in name else ""
 
 
-def loss_is_broken(stream: Stream) -> bool:
-    """Return whether the user's policy loss returned what is not finite. The weights are: a step
-    that is not finite does not change them."""
-    return bool(own_loss(stream)) and math.isnan(stream.now.get(POLICY_LOSS, 0.0))
-
-
 def finite_steps(stream: Stream) -> str:
     """Return what makes the policy's steps finite."""
     own = own_loss(stream)
-    if loss_is_broken(stream):
+    # The weights are finite: a step that is not does not change them.
+    if own and math.isnan(stream.now.get(POLICY_LOSS, 0.0)):
         return f"correct {own}, which returned values that are not finite"
     also = f", or correct {own}, whose gradient may not be" if own else ""
     return f"{LOWER_LR} or rl.update.optimizer.grad_clip{_more_precision(stream)}{also}"

@@ -104,20 +104,15 @@ class _Watch:
             return self._recover(stream.iteration)
         self.troubled += 1
         self.healthy = 0
-        fatal = check.fatal_after is not None and self.troubled >= check.fatal_after
-        if self.finding is None and self.troubled >= check.patience:
-            self.finding = Finding(
-                check.name, "warning", stream.iteration, None, value, *self._words(value, stream)
-            )
-            if not fatal:
-                return self.finding
-        if fatal and self.finding is not None and self.finding.severity == "warning":
-            message, remedy = self._words(value, stream)
-            self.finding = replace(
-                self.finding, severity="fatal", value=value, message=message, remedy=remedy
-            )
-            return self.finding
-        return None
+        known, severity = self.finding, "fatal" if self.fatal else "warning"
+        if known is None and self.troubled < check.patience:
+            return None
+        if known is not None and (known.severity == "fatal" or severity == "warning"):
+            return None
+        began = stream.iteration if known is None else known.began
+        words = self._words(value, stream)
+        self.finding = Finding(check.name, severity, began, None, value, *words)
+        return self.finding
 
     def _recover(self, iteration: int) -> Finding | None:
         self.troubled = 0
@@ -148,11 +143,7 @@ class _Watch:
     @property
     def fatal(self) -> bool:
         """Whether the problem has lasted so long that the run ends."""
-        return (
-            self.finding is not None
-            and self.check.fatal_after is not None
-            and self.troubled >= self.check.fatal_after
-        )
+        return self.check.fatal_after is not None and self.troubled >= self.check.fatal_after
 
 
 class Diagnostics:
@@ -269,12 +260,4 @@ def of_error(error: BaseException, iteration: int, recipe: Recipe) -> Finding | 
     """Return a finding for an error that ends RL, when its remedy is known: memory that ran out."""
     if isinstance(error, UserError) or not ran_out(error):
         return None
-    return Finding(
-        check=OUT_OF_MEMORY,
-        severity="fatal",
-        began=iteration,
-        ended=None,
-        value=None,
-        message=MESSAGE,
-        remedy=remedy(recipe, "rl"),
-    )
+    return Finding(OUT_OF_MEMORY, "fatal", iteration, None, None, MESSAGE, remedy(recipe, "rl"))
