@@ -35,7 +35,7 @@ from rlcore.models.base import check_model_files, copy_base_model, load_pretrain
 from rlcore.models.files import MODEL_FOLDER, locate_model, read_config
 from rlcore.models.soundness import check_tokenizer_fits
 from rlcore.models.stop_tokens import record_stops, stops_of
-from rlcore.models.tokenizer import has_chat_template, load_tokenizer
+from rlcore.models.tokenizer import load_tokenizer, read_tokenizer
 from rlcore.plan.machine import check_machine
 from rlcore.recipes.load import recipe_digest
 from rlcore.recipes.text import write_yaml
@@ -327,7 +327,7 @@ def base_model(name: str, source: Path, scratch: Path) -> Path:
     """Return the directory to start from: ``source`` of the model ``name``, or a copy in
     ``scratch`` with a plain chat template or the file names of its class."""
     check_model_files(source)
-    if has_chat_template(source, name=name):
+    if read_tokenizer(source, name).chat_template:
         section = ModelSection(path=str(source), max_tokens=16)
         return with_file_names(section, source, scratch / "base")
     logger.info("%s has no chat template; prompts are passed to it unchanged", name)

@@ -1,8 +1,7 @@
 """Classifiers with one label, which users bring as reward models (``reward_models``): checked, and
 asked in a worker."""
 
-import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,10 @@ import numpy as np
 
 from rlcore.cluster.progress import advance
 from rlcore.models.files import locate_model, read_config
-from rlcore.models.tokenizer import has_chat_template, read_tokenizer
+from rlcore.models.shape import directory_parameters
+from rlcore.models.tokenizer import read_tokenizer
 from rlcore.models.weight_files import checkpoint_shapes
-from rlcore.models.weight_names import check_loading
+from rlcore.models.weight_names import check_loading, empty_model
 from schemas.errors import UserError
 from schemas.reward_model import BroughtRewardModel, RewardModelSection
 
@@ -95,8 +95,7 @@ def check_classifier(name: str, model: BroughtRewardModel, *, longest: int) -> N
             f"{where} has {labels} labels, and a reward is one number; give a model with one label"
             " (num_labels = 1)"
         )
-    own = is_own(directory)
-    if not own and not has_chat_template(directory, name=where):
+    if not is_own(directory) and not read_tokenizer(directory, where).chat_template:
         raise UserError(
             f"{where} has no chat template, by which conversations are written for it; save its"
             " tokenizer with the template that it was trained on"
@@ -107,35 +106,17 @@ def check_classifier(name: str, model: BroughtRewardModel, *, longest: int) -> N
             f"{where} reads {context} tokens (max_position_embeddings) and prompt and answer may"
             f" have {longest}; lower data.max_prompt_tokens or rl.rollout.max_new_tokens"
         )
-    _check_weights(directory, where, ignoring={OWN} if own else frozenset())
-
-
-def _check_weights(directory: Path, where: str, *, ignoring: Collection[str]) -> None:
-    """Raise UserError where the files are not those of the class in config.json: transformers draws
-    at random what they lack, and a head at random scores as well as any."""
-    import torch
-    from transformers import AutoConfig, AutoModelForSequenceClassification
-
-    try:
-        config = AutoConfig.from_pretrained(directory, num_labels=1, trust_remote_code=False)
-        with torch.device("meta"):
-            empty = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
-    except Exception as error:  # untrusted files, whatever code reads them
-        raise UserError(
-            f"{where}: transformers makes no model for sequence classification of its config.json"
-            f" ({str(error).strip().partition(chr(10))[0]}); give one that"
-            " AutoModelForSequenceClassification loads without code of its own"
-        ) from error
-    shapes = checkpoint_shapes(directory)
-    check_loading(empty, {n: shapes[n] for n in shapes if n not in ignoring}, where)
+    # transformers draws at random what files lack, and a head at random scores as well as any
+    empty, shapes = empty_model(directory, where=where, scores=True), checkpoint_shapes(directory)
+    shapes.pop(OWN, None)
+    check_loading(empty, shapes, where)
 
 
 def parameters_of(path: str | None) -> int:
     """Return how many parameters the model of ``path`` has; 0 for one of the hub, which is not
     looked up, and for None, one that is served."""
     directory = Path(path or "").expanduser()
-    shapes = checkpoint_shapes(directory) if path and directory.is_dir() else {}
-    return sum(math.prod(shape) for shape in shapes.values())
+    return directory_parameters(directory) if path and directory.is_dir() else 0
 
 
 def _labels(config: Mapping[str, Any]) -> int:

@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 
 from rlcore.models.files import SIZE_NAMES, read_config
 from rlcore.models.smollm2 import FOLDER
-from rlcore.models.weight_files import stored_tensors
+from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 
@@ -86,8 +86,7 @@ def find_shape(model: ModelSection) -> tuple[ModelShape | None, str]:
 def directory_shape(directory: Path, name: str) -> ModelShape:
     """Return the shape of the model of ``directory``; ``name``: in errors. Raises ``UserError``
     where it is no decoder, and as ``stored_tensors``."""
-    config = read_config(directory)
-    return _shape_of_config(name, config, _parameters_of(directory, config))
+    return _shape_of_config(name, read_config(directory), directory_parameters(directory))
 
 
 def _shape_of_config(name: str, config: dict[str, Any], parameters: int) -> ModelShape:
@@ -151,13 +150,10 @@ def model_parameters(model: ModelSection, directory: Path) -> int:
     """
     if model.from_scratch is not None:
         return model.from_scratch.parameters
-    return _parameters_of(directory, read_config(directory))
+    return directory_parameters(directory)
 
 
-def _parameters_of(directory: Path, config: dict[str, Any]) -> int:
+def directory_parameters(directory: Path) -> int:
     """Return the number of parameters in the safetensors files of ``directory``, headers only; a
     tied ``lm_head.weight`` that some checkpoints repeat counts once."""
-    tensors = stored_tensors(directory)
-    if config.get("tie_word_embeddings", False):
-        tensors.pop("lm_head.weight", None)
-    return sum(prod(tensor.shape) for tensor in tensors.values())
+    return sum(prod(shape) for shape in checkpoint_shapes(directory).values())

@@ -101,14 +101,6 @@ def load_tokenizer(
     return tokenizer
 
 
-def has_chat_template(directory: Path, *, name: str) -> bool:
-    """Return whether the tokenizer of ``directory`` has a chat template.
-
-    Raises ``UserError`` when it cannot be loaded.
-    """
-    return bool(read_tokenizer(directory, name).chat_template)
-
-
 def read_tokenizer(
     directory: Path, name: str, *, trust_remote_code: bool = False
 ) -> "ChatTokenizer":

@@ -65,26 +65,30 @@ def from_files(
     return {name: held[name] for name in canonical_names(lm)}
 
 
-def empty_model(directory: Path) -> "PreTrainedModel":
-    """Return the causal language model of a directory's config.json, without memory for weights.
+def empty_model(directory: Path, *, where: str = "", scores: bool = False) -> "PreTrainedModel":
+    """Return the causal language model of a directory's config.json, without memory for weights;
+    where it ``scores``, that for sequence classification with one label.
 
-    Classes are transformers' own: no learner runs code of a model. Raises ``UserError`` naming the
-    kind of model that the installed transformers has no causal language model for.
+    Classes are transformers' own: no learner runs code of a model. ``where``: key and value of the
+    recipe that name it, by default ``model.path``. Raises ``UserError`` naming the kind of model
+    that the installed transformers has no such model for.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
+    made = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+    labels = {"num_labels": 1} if scores else {}
     try:
-        config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=False, **labels)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            return made.from_config(config, trust_remote_code=False)
     except Exception as error:  # untrusted files, whatever code reads them
-        found = read_config(directory)
+        found, where = read_config(directory), where or f"model.path = '{directory}'"
         kind = found.get("architectures") or found.get("model_type")
+        what = "model for sequence classification" if scores else "causal language model"
         raise UserError(
-            f"model.path = '{directory}' is of {kind}, and transformers makes no causal language"
-            f" model of its config.json ({_first_line(error)}); give one that AutoModelForCausalLM"
-            " loads"
+            f"{where} is of {kind}, and transformers makes no {what} of its config.json"
+            f" ({_first_line(error)}); give one that {made.__name__} loads without code of its own"
         ) from error
 
 

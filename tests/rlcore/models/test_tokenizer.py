@@ -8,8 +8,8 @@ from transformers import AutoTokenizer
 
 from rlcore.models.tokenizer import (
     SPECIAL_TOKENS,
-    has_chat_template,
     load_tokenizer,
+    read_tokenizer,
     train_tokenizer,
 )
 from schemas.errors import UserError
@@ -114,9 +114,9 @@ def test_files_of_another_shape_name_the_model_too(
 
 def test_a_model_says_whether_it_brings_a_chat_template(base: Path, tmp_path: Path) -> None:
     source = copied(base, tmp_path / "m")
-    assert has_chat_template(source, name="mine")
+    assert read_tokenizer(source, "mine").chat_template
     (source / "chat_template.jinja").unlink()
-    assert not has_chat_template(source, name="mine")
+    assert not read_tokenizer(source, "mine").chat_template
 
 
 def test_equal_texts_train_an_equal_tokenizer_that_keeps_turn_marks_whole() -> None:
