@@ -140,10 +140,6 @@ TEMPLATE_BYTES = 1 << 30  # for that question, which takes kilobytes
 TOKENIZER_TEXTS = 16384  # enough for every word of generated text; more only costs time
 
 
-def _quiet(line: str) -> None:
-    del line
-
-
 def check_base_model(model: ModelSection, source: Path, *, values_to: float = math.inf) -> Stops:
     """Return what ends a turn of the model of the directory ``source``; raise ``UserError`` when a
     run could not start from it.
@@ -230,7 +226,11 @@ def _check_template(tokenizer: Any, model: ModelSection) -> None:
 
 
 def copy_base_model(
-    model: ModelSection, source: Path, target: Path, *, log: Callable[[str], None] = _quiet
+    model: ModelSection,
+    source: Path,
+    target: Path,
+    *,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Copy the model that ``model.path`` names from ``source`` to ``target``; return ``target``.
 
@@ -271,7 +271,7 @@ def build_base_model(
     *,
     texts: Iterable[str],
     seed: int,
-    log: Callable[[str], None] = _quiet,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Write a Qwen2 of random weights and a tokenizer trained on ``texts``; return ``target``.
 

@@ -11,6 +11,7 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,17 +201,11 @@ def copy_model(source: Path, target: Path, *, trust_remote_code: bool = False) -
     files = model_files(source, trust_remote_code=trust_remote_code)
     target.mkdir(parents=True, exist_ok=True)
     for file in sorted(files):
-        resolved = file.resolve()
+        resolved, copied = file.resolve(), target / file.name
         if file.is_symlink():
             # In a hub snapshot blobs are never rewritten, so a hard link saves the copy.
-            _link_or_copy(resolved, target / file.name)
-        else:
-            shutil.copyfile(resolved, target / file.name)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # another file system: copy
-        shutil.copyfile(source, target)
+            copied.unlink(missing_ok=True)
+            with suppress(OSError):  # another file system: copy
+                os.link(resolved, copied)
+                continue
+        shutil.copyfile(resolved, copied)

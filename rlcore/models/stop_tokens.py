@@ -137,7 +137,9 @@ def stops_of(
     found: dict[int, list[str]] = {eos_token_id(tokenizer): [BY_TOKENIZER]}
     closing = closing_token(tokenizer)
     if closing is not None:
-        found.setdefault(_id_of(tokenizer, closing), []).append(BY_TEMPLATE)
+        closing_id = tokenizer.convert_tokens_to_ids(closing)
+        assert isinstance(closing_id, int), f"{closing!r} is one token"
+        found.setdefault(closing_id, []).append(BY_TEMPLATE)
     for token, name in listed:
         if vocab_size is None or token < vocab_size:
             found.setdefault(token, []).append(f"eos_token_id of {name}")
@@ -219,12 +221,6 @@ def _listed(directory: Path) -> tuple[list[tuple[int, str]], int | None]:
         for token in _token_ids(values.get("eos_token_id"), directory / name)
     ]
     return found, config.get("vocab_size")
-
-
-def _id_of(tokenizer: "ChatTokenizer", text: str) -> int:
-    found = tokenizer.convert_tokens_to_ids(text)
-    assert isinstance(found, int), f"{text!r} is one token"
-    return found
 
 
 def _token_ids(value: Any, file: Path) -> list[int]:
