@@ -8,8 +8,7 @@ lost with an earlier process comes with what happened in it, which is done again
 import asyncio
 import json
 import socket
-import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from rlcore.envs.registry import Kind
 from rlcore.envs.tools import result_of
 from rlcore.envs.types import Environment, Start, Step, as_start, as_step
 from rlcore.rewards.calls import answer_as_they_end, failure_text
-from rlcore.rewards.child import limit_memory, main, send, silence
+from rlcore.rewards.child import limit_memory, main, send
 from schemas.environment import MCP
 
 if TYPE_CHECKING:
@@ -30,13 +29,6 @@ _DETAIL_CHARACTERS = 500
 
 class NotRepeatable(Exception):
     """An environment answered otherwise when its episode was done again."""
-
-
-def serve(link: socket.socket) -> None:
-    """Answer the calls that arrive on ``link``, until the parent closes it."""
-    lines = link.makefile("rb", buffering=0)
-    silence()
-    asyncio.run(_serve(link, json.loads(lines.readline())))
 
 
 async def _serve(link: socket.socket, setup: dict[str, Any]) -> None:
@@ -71,16 +63,14 @@ async def _answer_all(link: socket.socket, kind: "Kind | McpTools", setup: dict[
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(setup["threads"]))
     episodes: dict[str, Environment] = {}
 
-    async def answer(call: dict[str, Any]) -> bytes:
-        said = await _answered(call, episodes, kind, setup["timeout_s"])
-        return json.dumps({"number": call["number"], **said}).encode() + b"\n"
-
-    def begun(message: Any) -> Iterator[Coroutine[Any, Any, bytes]]:
-        for name in message.get("ended", ()):
+    async def answer(message: dict[str, Any]) -> dict[str, Any] | None:
+        if "ended" not in message:
+            return await _answered(message, episodes, kind, setup["timeout_s"])
+        for name in message["ended"]:
             episodes.pop(name, None)
-        yield from map(answer, message.get("calls", ()))
+        return None
 
-    await answer_as_they_end(link, begun)
+    await answer_as_they_end(link, answer)
 
 
 async def _answered(
@@ -89,9 +79,9 @@ async def _answered(
     kind: "Kind | McpTools",
     timeout_s: float,
 ) -> dict[str, Any]:
-    """Return {"said": ...}, {"timeout": True}, or {"error": ...}; after the last two the episode's
+    """Return {"said": ...}, {"late": True}, or {"error": ...}; after the last two the episode's
     state is gone."""
-    name = call["episode"]
+    name = call.get("episode", "")
     try:
         if "tools" in call:
             return {"said": kind.tools()}
@@ -103,7 +93,7 @@ async def _answered(
             return {"said": asdict(await _one(episodes[name], call["do"]))}
     except TimeoutError:
         episodes.pop(name, None)
-        return {"timeout": True}
+        return {"late": True}
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this episode's
         episodes.pop(name, None)
         return {"error": failure_text(error)[:_DETAIL_CHARACTERS]}
@@ -134,4 +124,4 @@ async def _one(episode: Environment, do: dict[str, Any]) -> Start | Step:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), serve)
+    main(lambda link, setup: asyncio.run(_serve(link, setup)))

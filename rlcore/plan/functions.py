@@ -291,7 +291,8 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
             "name": name,
             "options": dict(options),
             "path": path,
-            "loader": f"{__name__}:{(load_batch if batch else load).__name__}",
+            "batch": batch,
+            "loader": f"{__name__}:{load.__name__}",
             "memory_bytes": memory_bytes if path.startswith("reward.") else None,
             "limit_s": ENGINE_S if path.startswith("hardware.") else None,
         }
@@ -300,12 +301,9 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
     ]
 
 
-# Called in the child process; each raises UserError when the function cannot be called as the run
-# would call it.
-
-
-def load(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load here what the recipe names at ``path``."""
+def load(name: str, options: Mapping[str, Any], path: str, batch: bool) -> None:
+    """Load here, in the child process, what the recipe names at ``path``; ``batch``: it takes all
+    rows of a prompt. Raises UserError when it cannot be called as the run would call it."""
     match path:
         case "rl.algorithm.advantage":
             find_estimator(name, options, path)
@@ -316,9 +314,4 @@ def load(name: str, options: Mapping[str, Any], path: str) -> None:
 
             find_engine(name, path)
         case _:
-            build((name, 1.0, options), path.removesuffix(".name"))
-
-
-def load_batch(name: str, options: Mapping[str, Any], path: str) -> None:
-    """Load a reward function of all rows of a prompt here."""
-    build((name, 1.0, options), path.removesuffix(".name"), batch=True)
+            build(name, options, path.removesuffix(".name"), batch)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlcore.rewards.types import Reward, RewardRow, Scorer
+from rlcore.rewards.types import Reward, RewardRow
 from rlcore.store.user_modules import raised_at
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
@@ -21,25 +21,9 @@ Timed = tuple[Reward, float]  # and the seconds it took
 
 
 @dataclass(frozen=True, slots=True)
-class RowFunction:
-    """A function of one row."""
-
-    score: Scorer
-
-    def results(self, rows: Sequence[RewardRow]) -> Iterator[Timed]:
-        """Yield the reward of each row, in order."""
-        for row in rows:
-            start = time.perf_counter()
-            try:
-                reward = self.score(row)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
-                reward = failed(row, error)
-            yield reward, time.perf_counter() - start
-
-
-@dataclass(frozen=True, slots=True)
-class BatchFunction:
-    """A function of all rows of one prompt; ``convert`` makes a reward of a row's result."""
+class SyncFunction:
+    """A function of one row in a list, or of all rows of one prompt; ``convert`` makes a reward of
+    a row's result."""
 
     call: Callable[[Sequence[RewardRow]], Any]
     convert: Callable[[RewardRow, Any], Reward]
@@ -98,7 +82,7 @@ class AsyncFunction:
         return reward, time.perf_counter() - start
 
 
-Function = RowFunction | BatchFunction | AsyncFunction
+Function = SyncFunction | AsyncFunction
 
 
 def failed(row: RewardRow, error: BaseException) -> Reward:
@@ -116,38 +100,23 @@ def failure_text(error: BaseException) -> str:
 _LONGEST_MESSAGE = 2**30
 
 
-def serve(
-    link: socket.socket, function: AsyncFunction, answer: Callable[[int, Reward, float], bytes]
-) -> None:
-    """Answer the rows that arrive on ``link`` as they end, until the parent closes it.
-
-    The parent decides how many are under way at once.
-    """
-
-    async def score(index: int, row: RewardRow, timeout_s: float) -> bytes:
-        return answer(index, *await function.result(row, timeout_s))
-
-    def begun(message: Any) -> Iterator[Coroutine[Any, Any, bytes]]:
-        for index, *fields in message["call"]:
-            yield score(index, RewardRow(*fields), message["timeout_s"])
-
-    asyncio.run(answer_as_they_end(link, begun))
-
-
 async def answer_as_they_end(
-    link: socket.socket, begun: Callable[[Any], Iterator[Coroutine[Any, Any, bytes]]]
+    link: socket.socket, answer: Callable[[Any], Coroutine[Any, Any, dict[str, Any] | None]]
 ) -> None:
-    """Run side by side what ``begun`` makes of each message on ``link``, a line of JSON, and send
-    what each returns as it ends, until the other side closes."""
+    """Call ``answer`` side by side with the messages on ``link``, each a line of JSON, and send
+    what it returns as it ends, with the message's number, until the other side closes.
+
+    The other side decides how many are under way at once.
+    """
     reader, writer = await asyncio.open_connection(sock=link, limit=_LONGEST_MESSAGE)
     running: set[asyncio.Task[None]] = set()
 
-    async def send(work: Coroutine[Any, Any, bytes]) -> None:
-        writer.write(await work)
-        await writer.drain()
+    async def answered(message: Any) -> None:
+        if (said := await answer(message)) is not None:
+            writer.write(json.dumps({"number": message["number"], **said}).encode() + b"\n")
+            await writer.drain()
 
     while line := await reader.readline():
-        for work in begun(json.loads(line)):
-            task = asyncio.create_task(send(work))
-            running.add(task)  # the loop keeps weak references only
-            task.add_done_callback(running.discard)
+        task = asyncio.create_task(answered(json.loads(line)))
+        running.add(task)  # the loop keeps weak references only
+        task.add_done_callback(running.discard)

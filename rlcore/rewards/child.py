@@ -1,4 +1,5 @@
-"""The process of one reward function: reads batches of rows from a socket, answers row by row.
+"""The process of one reward function: reads calls from a socket, each of one row or of a prompt's
+rows, and answers each.
 
 Started by ``rlcore.rewards.process`` as ``python -m rlcore.rewards.child <socket> <pipe>``. It
 forks at once: the second process runs the function, the first only watches. When the second ends,
@@ -6,9 +7,10 @@ or the pipe closes because the parent no longer waits or was killed, the first e
 the second has started. Messages are JSON, so neither side can execute what the other sends. The
 function's output is dropped.
 
-Asked to look at a function, the second process loads it and does not call it.
+What loads the function is named by the setup; a function that is only looked at is never called.
 """
 
+import asyncio
 import ctypes
 import json
 import os
@@ -17,15 +19,15 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlcore.rewards.calls import AsyncFunction, serve
-from rlcore.rewards.registry import build
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.calls import AsyncFunction, Timed, answer_as_they_end
+from rlcore.rewards.types import RewardRow
 from rlcore.store.user_modules import import_failure
 from schemas.errors import UserError
 
@@ -36,11 +38,10 @@ _MEMORY_KEY = "reward.memory_gib"
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
-def main(
-    link_descriptor: int, life_descriptor: int, serve: Callable[[socket.socket], None]
-) -> None:
-    """Let ``serve`` answer the parent on the socket ``link_descriptor``, until ``life_descriptor``
-    closes."""
+def main(serve: Callable[[socket.socket, dict[str, Any]], None]) -> None:
+    """Let ``serve`` answer the parent on a socket, as its setup says, until a pipe closes; both are
+    descriptors in the command line. What the process writes is dropped, and it leaves no core."""
+    link_descriptor, life_descriptor = map(int, sys.argv[1:3])
     # Orphaned descendants become children of this process, so that it can find and end them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     function = os.fork()
@@ -48,7 +49,12 @@ def main(
         os.close(link_descriptor)
         _watch(function, life_descriptor)
     os.close(life_descriptor)
-    serve(socket.socket(fileno=link_descriptor))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    link = socket.socket(fileno=link_descriptor)
+    serve(link, json.loads(link.makefile("rb").readline()))  # the parent waits for an answer to it
 
 
 def _watch(function: int, life: int) -> None:
@@ -86,53 +92,36 @@ def _end_descendants() -> None:
             return
 
 
-def silence() -> None:
-    """Drop what this process writes, and leave no core file of it."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _serve(link: socket.socket) -> None:
-    lines = link.makefile("rb")
-    silence()
-    setup = json.loads(lines.readline())
-    if "look_at" in setup:
-        refused = _refusal(setup["look_at"])
-        send(link, {"refused": refused} if refused else {"ready": True})
-        return
+def _serve(link: socket.socket, setup: dict[str, Any]) -> None:
+    name, path, refused = setup["name"], setup["path"], ""
+    # By a computed name: what only looks at functions is no part of the code that scores.
+    module, _, loader = setup["loader"].partition(":")
     try:
-        function = build((setup["name"], 1.0, setup["options"]), setup["path"], setup["batch"])
-    except Exception as error:  # noqa: BLE001 - the user's module may fail in any way; reported
-        send(link, {"refused": f"{type(error).__name__}: {error}"[:_DETAIL_CHARACTERS]})
-        return
-    if refused := limit_memory(setup["memory_bytes"], _MEMORY_KEY):
+        load = getattr(import_module(module), loader)
+        function = load(name, setup["options"], path, setup["batch"])
+    except UserError as error:
+        refused = str(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's module may fail in any way
+        refused = import_failure(error, name, path)
+    if refused := refused or limit_memory(setup["memory_bytes"], _MEMORY_KEY):
         send(link, {"refused": refused})
         return
     send(link, {"ready": True, "async": isinstance(function, AsyncFunction)})
     if isinstance(function, AsyncFunction):
-        serve(link, function, _answer)
+        asyncio.run(answer_as_they_end(link, partial(_awaited, function)))
         return
-    for line in lines:
-        call = json.loads(line)["call"]
-        results = function.results([RewardRow(*fields) for _, *fields in call])
-        for (index, *_), (reward, seconds) in zip(call, results, strict=True):
-            link.sendall(_answer(index, reward, seconds))
+    for line in link.makefile("rb"):
+        call = json.loads(line)
+        send(link, {"number": call["number"], **_said(function.results(_rows_in(call)))})
 
 
-def _refusal(named: dict[str, Any]) -> str:
-    """Return why a function cannot be used, "" when it can."""
-    name, path = named["name"], named["path"]
-    try:
-        # By a computed name: what looks at functions is no part of the code that scores.
-        module, _, loader = named["loader"].partition(":")
-        getattr(import_module(module), loader)(name, named["options"], path)
-        return limit_memory(named["memory_bytes"], _MEMORY_KEY)
-    except UserError as error:
-        return str(error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's module may fail in any way
-        return import_failure(error, name, path)
+async def _awaited(function: AsyncFunction, call: Mapping[str, Any]) -> dict[str, Any]:
+    (row,) = _rows_in(call)
+    return _said([await function.result(row, call["timeout_s"])])
+
+
+def _rows_in(call: Mapping[str, Any]) -> list[RewardRow]:
+    return [RewardRow(*fields) for fields in call["rows"]]
 
 
 def limit_memory(memory_bytes: int | None, key: str) -> str:
@@ -156,19 +145,22 @@ def limit_memory(memory_bytes: int | None, key: str) -> str:
     return ""
 
 
-def _answer(index: int, reward: Reward, seconds: float) -> bytes:
-    """Return the message with the reward of the row ``index``."""
-    values = [
-        index,
-        reward.outcome,
-        reward.score,
-        reward.correct,
-        dict(reward.parts),
-        reward.detail[:_DETAIL_CHARACTERS],
-        seconds,
-        None if reward.answer is None else reward.answer[:_ANSWER_CHARACTERS],
-    ]
-    return json.dumps(values).encode() + b"\n"
+def _said(results: Iterable[Timed]) -> dict[str, Any]:
+    """Return the answer with the rewards of a call's rows."""
+    return {
+        "rewards": [
+            [
+                reward.outcome,
+                reward.score,
+                reward.correct,
+                dict(reward.parts),
+                reward.detail[:_DETAIL_CHARACTERS],
+                seconds,
+                None if reward.answer is None else reward.answer[:_ANSWER_CHARACTERS],
+            ]
+            for reward, seconds in results
+        ]
+    }
 
 
 def send(link: socket.socket, message: Any) -> None:
@@ -177,4 +169,4 @@ def send(link: socket.socket, message: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), _serve)
+    main(_serve)

@@ -1,7 +1,8 @@
-"""The process of one reward function, as its parent holds it: its environment variables, a
-socket, a life line, its end."""
+"""A process that runs code of the user, as its parent holds it: its environment variables, a
+socket, a life line, its end, and the calls that are under way in it."""
 
 import json
+import math
 import os
 import select
 import signal
@@ -9,10 +10,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from schemas.errors import UserError
 
@@ -62,12 +64,11 @@ class ChildEnded(Exception):
 
 @dataclass
 class Child:
-    """A reward child seen from its parent."""
+    """A child seen from its parent."""
 
-    process: subprocess.Popen[bytes]  # it watches the one that runs the function
+    process: subprocess.Popen[bytes]  # it watches the one that runs the user's code
     link: socket.socket
     life: int  # write end of a pipe: the child ends when it closes
-    rows_scored: int = 0
     unread: bytearray = field(default_factory=bytearray)
 
     @classmethod
@@ -129,9 +130,10 @@ class Child:
             " error output, if any, is in this process's log"
         )
 
-    def send(self, message: Any) -> None:
-        """Send one message. Raises ChildEnded when the child has closed its end."""
-        self.link.settimeout(SEND_S)
+    def send(self, message: Any, within_s: float = SEND_S) -> None:
+        """Send one message. Raises ChildEnded when the child has closed its end, or does not take
+        all of it ``within_s`` seconds."""
+        self.link.settimeout(max(within_s, 1e-6))
         try:
             self.link.sendall(json.dumps(message).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -180,11 +182,119 @@ class Child:
         by_kernel = ", often the out-of-memory killer" if status.si_status == signal.SIGKILL else ""
         return f"signal {signal.Signals(status.si_status).name}{by_kernel}"
 
+    def has_closed(self) -> bool:
+        """Return whether a child that has nothing to answer has closed its end."""
+        return _is_readable(self.link.fileno(), 0.0)
+
     def _ended_within(self, timeout_s: float) -> bool:
         handle = os.pidfd_open(self.process.pid)
         try:
-            ending = select.poll()
-            ending.register(handle, select.POLLIN)
-            return bool(ending.poll(timeout_s * 1000))
+            return _is_readable(handle, timeout_s)
         finally:
             os.close(handle)
+
+
+def _is_readable(descriptor: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Flight:
+    """A call of a child: when it ``began`` (monotonic) and how long it may take, once it has."""
+
+    is_alone: bool = False  # nothing else may be under way with it
+    began: float = 0.0
+    limit_s: float = 0.0
+
+
+F = TypeVar("F", bound=Flight)
+
+
+class ChildCalls(Generic[F]):
+    """Calls that wait for a child or are under way in it, which answers each as it ends; not
+    thread-safe.
+
+    A call that was alone under way in a child that ended, or did not answer in time and was killed,
+    is answered with that. Of several any may be to blame: each is made again, alone.
+    """
+
+    def __init__(self, start: Callable[[], Child]) -> None:
+        """``start`` starts a child, now and where there is none when one is needed."""
+        self.waiting: deque[F] = deque()
+        self.under_way: dict[int, F] = {}
+        self._start = start
+        self._number = 0
+        self.child: Child | None = start()
+
+    def end_child(self) -> list[F]:
+        """End the child; return the calls that were under way in it."""
+        if self.child is not None:
+            self.child.kill()
+            self.child = None
+        flights = list(self.under_way.values())
+        self.under_way.clear()
+        return flights
+
+    def may_begin(self, most: int) -> bool:
+        """Return whether the first waiting call may begin beside those under way, ``most`` at
+        once."""
+        if not self.waiting:
+            return False
+        alone = any(each.is_alone for each in (self.waiting[0], *self.under_way.values()))
+        return len(self.under_way) < (1 if alone else most)
+
+    def ready(self) -> Child:
+        """Return the child, started where there is none or it ended between calls.
+
+        Raises RuntimeError when none stays alive.
+        """
+        if self.child is not None and not self.under_way and self.child.has_closed():
+            self.end_child()
+        if self.child is None:
+            self.child = self._start()
+        return self.child
+
+    def begin(self, flight: F, message: Mapping[str, Any], limit_s: float) -> None:
+        """Hand a call to the child, which is ready."""
+        assert self.child is not None, "it is ready"
+        self._number += 1
+        flight.began, flight.limit_s = time.monotonic(), limit_s
+        self.under_way[self._number] = flight
+        with suppress(ChildEnded):  # found when its answer is read
+            self.child.send({"number": self._number, **message}, self._due() - flight.began)
+
+    def _due(self) -> float:
+        """Return when the first of the calls under way must have ended (monotonic)."""
+        return min(flight.began + flight.limit_s for flight in self.under_way.values())
+
+    def next(self, until: float = math.inf) -> tuple[F, dict[str, Any]] | None:
+        """Return a call under way that ended, and what the child said: its answer, or
+        {"late": True}, or {"ended": how}; None where none did ``until`` then (monotonic), or
+        those that did wait again."""
+        child, due = self.child, self._due()
+        assert child is not None, "calls are under way in it"
+        try:
+            said = child.receive(max(0.0, min(due, until) - time.monotonic()))
+        except TimeoutError:
+            if until < due and time.monotonic() < due:
+                return None
+            said = {"late": True}
+        except ChildEnded:
+            said = {"ended": child.ending()}
+        else:
+            if (number := said.pop("number", None)) not in self.under_way:
+                raise RuntimeError(f"a child process answered call {number}, not asked for")
+            return self.under_way.pop(number), said
+        flights = self.end_child()
+        if len(flights) == 1:
+            return flights[0], said
+        self.again_alone(flights)
+        return None
+
+    def again_alone(self, flights: Sequence[F]) -> None:
+        """Let ``flights`` wait again, in front and in order: they are older than all that waits."""
+        for flight in flights:
+            flight.is_alone = True
+        self.waiting.extendleft(reversed(flights))

@@ -10,8 +10,8 @@ from typing import Any
 
 from rlcore.cluster.progress import advance
 from rlcore.recipes.redaction import redact
-from rlcore.rewards.link import Child, ChildEnded
-from rlcore.rewards.registry import specs_of
+from rlcore.rewards.link import Child, ChildCalls, Flight
+from rlcore.rewards.registry import build, specs_of
 from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
 from schemas.errors import UserError
 from schemas.names import portable_name
@@ -25,7 +25,6 @@ LOOK_S = 15.0
 LOAD_S = 15.0
 RECYCLE_ROWS = 10_000  # functions leak: from here on another process takes the next call
 _GRACE_S = 1.0  # a coroutine ends its row itself; one that blocks the loop is killed
-_AHEAD_CHARACTERS = 50_000  # of rows without an answer; beyond the socket's buffer both would block
 # What a child is sent of a row, in the order of its fields.
 _sent = attrgetter(
     *("trajectory_id", "data_source", "response", "ground_truth", "extra_info", "finish_reason"),
@@ -33,12 +32,14 @@ _sent = attrgetter(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """What the function is given in one call, by index; ``alone``: with nothing beside it."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Unit(Flight):
+    """What the function is given in one call, by index; ``timeout_s`` is extended by ``load_s`` in
+    a process's first."""
 
     rows: tuple[int, ...]
-    alone: bool = False
+    timeout_s: float
+    load_s: float = 0.0
 
 
 class FunctionProcess:
@@ -62,6 +63,7 @@ class FunctionProcess:
             "options": dict(options),
             "path": f"reward.functions[{index}]",
             "batch": function.batch,
+            "loader": f"{build.__module__}:{build.__name__}",
             "memory_bytes": int(section.memory_gib * 2**30) if section.memory_gib else None,
         }
         self._what = portable_name(name)
@@ -73,7 +75,8 @@ class FunctionProcess:
         self._loses = False  # the latest row was lost
         self._load_s = LOAD_S  # less once it is known what loading takes
         self._is_async = self._closed = False
-        self._child: Child | None = self._start()
+        self._rows_scored = 0  # by the child that runs now
+        self._calls = ChildCalls[_Unit](self._start)
 
     @property
     def kind(self) -> Kind:
@@ -86,109 +89,71 @@ class FunctionProcess:
 
         Raises RuntimeError when no child process stays alive.
         """
-        if self._child is not None and self._child.rows_scored >= RECYCLE_ROWS:
-            self._end_child()
-        calls = groups_of(rows) if self._batch else [[index] for index in range(len(rows))]
-        waiting = deque(_Unit(tuple(indices)) for indices in calls)
+        if self._rows_scored >= RECYCLE_ROWS or self._calls.under_way:
+            self._calls.end_child()
+        units = groups_of(rows) if self._batch else [[index] for index in range(len(rows))]
+        self._calls.waiting = deque(_Unit(rows=tuple(each), timeout_s=timeout_s) for each in units)
         rewards: dict[int, Reward] = {}
-        while waiting:
-            suspects = self._score_some(rows, waiting, rewards, timeout_s)
-            waiting.extendleft(_Unit((index,), alone=True) for index in reversed(suspects))
+        while self._calls.waiting or self._calls.under_way:
+            # Coroutines side by side, once the first has loaded what all need.
+            several = self._is_async and self._rows_scored > 0
+            while self._calls.may_begin(self._concurrency if several else 1):
+                self._begin(rows)
+            if (ended := self._calls.next()) is not None:
+                rewards |= self._rewards(*ended, rows)
         return [rewards[index] for index in range(len(rows))]
 
     def close(self) -> None:
         """End the child process; none is started any more."""
         self._closed = True
-        self._end_child()
-
-    def _end_child(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-            self._child = None
-
-    def _ready_child(self) -> Child:
-        if self._closed:
-            raise RuntimeError(f"the process of reward function {self.name} is closed")
-        if self._child is None:
-            self._child = self._start()
-        return self._child
+        self._calls.end_child()
 
     def _start(self) -> Child:
+        if self._closed:
+            raise RuntimeError(f"the process of reward function {self.name} is closed")
         what = f"reward function {self.name}"
         child, answer = Child.started(self._setup, self._environment, CHILD, what=what)
-        self._is_async = answer["async"]
+        self._is_async, self._rows_scored = answer["async"], 0
         return child
 
-    def _score_some(
-        self,
-        rows: Sequence[RewardRow],
-        waiting: deque[_Unit],
-        rewards: dict[int, Reward],
-        timeout_s: float,
-    ) -> list[int]:
-        """Score units of ``waiting`` until all are done or a row ends the child.
+    def _begin(self, rows: Sequence[RewardRow]) -> None:
+        unit = self._calls.waiting.popleft()
+        self._calls.ready()  # the count of its rows tells whether it has loaded
+        unit.load_s = 0.0 if self._rows_scored else self._load_s
+        limit_s = unit.timeout_s + unit.load_s
+        message = {"rows": [_sent(rows[index]) for index in unit.rows], "timeout_s": limit_s}
+        self._calls.begin(unit, message, limit_s + (_GRACE_S if self._is_async else 0.0))
 
-        Return the rows that are still without a reward and may have ended it.
-        """
-        child, alone = self._ready_child(), False
-        since: dict[int, float] = {}  # row without an answer -> when its time began, oldest first
-        row_s, loads = timeout_s, child.rows_scored == 0
-        grace_s = _GRACE_S if self._is_async else 0.0
-        if loads:
-            timeout_s += self._load_s
-        try:
-            while waiting or since:
-                while waiting and self._takes(waiting[0], rows, since, alone=alone or loads):
-                    call = [[index, *_sent(rows[index])] for index in waiting[0].rows]
-                    child.send({"call": call, "timeout_s": timeout_s})
-                    unit = waiting.popleft()
-                    since |= dict.fromkeys(unit.rows, time.perf_counter())
-                    alone = unit.alone
-                left_s = timeout_s + grace_s - _waited_s(since)
-                index, *values = child.receive(max(0.0, left_s))
-                if index not in since:
-                    raise RuntimeError(f"the reward process answered row {index}, not asked for")
-                rewards[index] = self._answered(rows[index], values)
-                if loads:
-                    self._load_s = min(LOAD_S, 2 * _waited_s(since))
-                    timeout_s, loads = row_s, False
-                child.rows_scored += 1
-                del since[index]
-                if self._batch:  # its next row has a limit of its own
-                    since = dict.fromkeys(since, time.perf_counter())
-            return []
-        except TimeoutError:
-            self._end_child()
+    def _rewards(
+        self, unit: _Unit, said: Mapping[str, Any], rows: Sequence[RewardRow]
+    ) -> dict[int, Reward]:
+        """Return the rewards of ``unit`` by index; none of several rows whose process is gone,
+        which are tried again."""
+        seconds = time.monotonic() - unit.began
+        if "rewards" in said:
+            if not self._rows_scored:
+                self._load_s = min(LOAD_S, 2 * seconds)
+            self._rows_scored += len(unit.rows)
+            pairs = zip(unit.rows, said["rewards"], strict=True)
+            return {index: self._answered(rows[index], values) for index, values in pairs}
+        if "late" in said and unit.load_s == LOAD_S:
+            self._load_s = 0.0  # it hangs, and that must not take as long for each row
+        index, *others = unit.rows
+        if others:
+            alone = [_Unit(rows=(each,), timeout_s=unit.timeout_s) for each in unit.rows]
+            self._calls.again_alone(alone)
+            return {}
+        if "late" in said:
             # what a restarted process may take is little where loading took little
-            beside = f" and {timeout_s - row_s:.3g} s for loading" if timeout_s > row_s + 1 else ""
-            if loads and self._load_s == LOAD_S:
-                self._load_s = 0.0  # it hangs, and that must not take as long for each row
-            late = f"no score of {self._what}{self._pattern} within {row_s:g} s{beside}"
+            beside = f" and {unit.load_s:.3g} s for loading" if unit.load_s > 1 else ""
+            late = f"no score of {self._what}{self._pattern} within {unit.timeout_s:g} s{beside}"
             outcome, detail = Outcome.TIMEOUT, f"{late}; its process was killed"
-        except ChildEnded:
-            self._child = None
+        else:
             outcome = Outcome.ERROR
-            detail = f"the process of {self._what} died in this row ({child.ending()})"
-        if len(since) != 1:
-            return list(since)
-        (index,), seconds = since, _waited_s(since)
+            detail = f"the process of {self._what} died in this row ({said['ended']})"
         self._note_loss(detail)
-        rewards[index] = Reward(
-            rows[index].trajectory_id, outcome, None, detail=detail, seconds=seconds
-        )
-        return []
-
-    def _takes(
-        self, unit: _Unit, rows: Sequence[RewardRow], since: Mapping[int, float], *, alone: bool
-    ) -> bool:
-        """Return whether the child can be given ``unit`` now: one call after the other, but
-        coroutines side by side, once the first has loaded what all need."""
-        if not since:
-            return True
-        if not self._is_async or alone or unit.alone:
-            return False
-        characters = sum(_size(rows[index]) for index in (*since, *unit.rows))
-        return len(since) < self._concurrency and characters <= _AHEAD_CHARACTERS
+        name = rows[index].trajectory_id
+        return {index: Reward(name, outcome, None, detail=detail, seconds=seconds)}
 
     def _answered(self, row: RewardRow, values: list[Any]) -> Reward:
         outcome, score, correct, parts, detail, seconds, answer = values
@@ -216,32 +181,20 @@ class FunctionProcess:
         self._loses = True
 
 
-def _waited_s(since: Mapping[int, float]) -> float:
-    """Return the seconds that a row of ``since`` has waited for its answer at most."""
-    return time.perf_counter() - next(iter(since.values()))
-
-
-def _size(row: RewardRow) -> int:
-    """Return about how many characters the row takes in a message."""
-    said = sum(len(turn["content"]) for turn in row.turns)
-    return 200 + len(row.response) + len(row.prompt or "") + len(row.ground_truth or "") + said
-
-
 def look_at_functions(
     functions: Sequence[Mapping[str, Any]], *, environment: Mapping[str, str]
 ) -> None:
     """Load functions of the user, each in a child process, and call none of them.
 
-    Each has ``name``, ``options``, ``path`` (where the recipe names it), ``loader``
-    ("package.module:function", called with these three), ``memory_bytes`` (the address space it
+    Each has ``name``, ``options``, ``path`` (where the recipe names it), ``batch``, ``loader``
+    ("package.module:function", called with these four), ``memory_bytes`` (the address space it
     will get, or None) and ``limit_s`` (None: ``LOOK_S`` seconds). Raises UserError with what the
     loader says, or when the import raises, ends its process or exceeds the limit.
     """
     for function in functions:
         where, limit_s = f"{function['path']} = {function['name']!r}", function["limit_s"] or LOOK_S
-        setup = {"look_at": dict(function)}
         try:
-            child, _ = Child.started(setup, environment, CHILD, what=where, limit_s=limit_s)
+            child, _ = Child.started(function, environment, CHILD, what=where, limit_s=limit_s)
         except RuntimeError as error:
             raise UserError(
                 f"{error}; import nothing that ends Python, and run nothing at module level"

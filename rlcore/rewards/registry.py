@@ -22,7 +22,7 @@ from rlcore.rewards import (
     math_answer,
     response_format,
 )
-from rlcore.rewards.calls import AsyncFunction, BatchFunction, Function, RowFunction
+from rlcore.rewards.calls import AsyncFunction, Function, SyncFunction
 from rlcore.rewards.link import check_environment
 from rlcore.rewards.signatures import check_batch, is_coroutine_function, takes_ground_truth
 from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
@@ -157,18 +157,18 @@ def _code_read(digest: str, path: str) -> Read:
     return Read(digest, lambda: [Found(path, digest)])
 
 
-def build(spec: Spec, path: str, batch: bool = False) -> Function:
+def build(name: str, options: Mapping[str, Any], path: str, batch: bool = False) -> Function:
     """Return one function, ready for its first row.
 
     ``path``: where the recipe names it; ``batch``: it is called with all rows of a prompt. Raises
     UserError when the function cannot be loaded.
     """
-    name, _, options = spec
     if name == "code":
         find_sandbox(options.get("sandbox", "auto"))
     if ":" in name:
         return _user_function(name, options, path, batch)
-    return RowFunction(_builtin(name, options, path))
+    scorer = _builtin(name, options, path)
+    return SyncFunction(lambda rows: [scorer(row) for row in rows], lambda row, reward: reward)
 
 
 def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Reward:
@@ -252,7 +252,7 @@ def _user_function(name: str, options: Mapping[str, Any], path: str, batch: bool
         def call(rows: Sequence[RewardRow]) -> Any:
             return finish(function([batch_row(row) for row in rows], **options))
 
-        return BatchFunction(call, reward_of)
+        return SyncFunction(call, reward_of)
     rich = takes_ground_truth(function, options, name, path)
 
     def arguments(row: RewardRow) -> tuple[Any, ...]:
@@ -262,13 +262,14 @@ def _user_function(name: str, options: Mapping[str, Any], path: str, batch: bool
             raise UserError(f"{name} takes (prompt, response), and the row has no prompt text")
         return row.prompt, row.response
 
-    async def score_async(row: RewardRow) -> Reward:
+    async def score(row: RewardRow) -> Reward:
         return reward_of(row, await function(*arguments(row), **options))
 
-    def score(row: RewardRow) -> Reward:
-        return reward_of(row, function(*arguments(row), **options))
-
-    return AsyncFunction(score_async) if is_async else RowFunction(score)
+    if is_async:
+        return AsyncFunction(score)
+    return SyncFunction(
+        lambda rows: [function(*arguments(row), **options) for row in rows], reward_of
+    )
 
 
 def batch_row(row: RewardRow) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rlcore.rewards.calls import AsyncFunction, BatchFunction
+from rlcore.rewards.calls import AsyncFunction
 from rlcore.rewards.registry import Spec, check_functions, combine, reward_of
 from rlcore.rewards.registry import build as build_one
 from rlcore.rewards.types import Failure, Reward, RewardRow
@@ -29,15 +29,17 @@ def row(response: str, prompt: str | None = "Hi", truth: str = "72") -> RewardRo
 def build(specs: list[Spec]) -> Callable[[RewardRow], Reward]:
     """Return the weighted sum, all in this process."""
     check_functions(specs)
-    functions = [build_one(spec, f"reward.functions[{i}]") for i, spec in enumerate(specs)]
+    functions = [
+        build_one(name, options, f"reward.functions[{i}]")
+        for i, (name, _, options) in enumerate(specs)
+    ]
 
     def score(one: RewardRow) -> Reward:
         said = [
             asyncio.run(function.score(one))
             if isinstance(function, AsyncFunction)
-            else function.score(one)
+            else function.convert(one, *function.call([one]))
             for function in functions
-            if not isinstance(function, BatchFunction)
         ]
         return combine(
             one, [(name, weight, s) for (name, weight, _), s in zip(specs, said, strict=True)]
