@@ -55,7 +55,7 @@ def test_where_no_level_holds_programs_are_refused_in_one_sentence(
 ) -> None:
     """Where a filter of system calls cannot be loaded, neither level holds."""
     monkeypatch.setattr("rlcore.sandbox.levels.filter_code", lambda may_exec: b"\0" * 8)
-    monkeypatch.setattr("rlcore.sandbox.supervise.filter_code", lambda may_exec: b"\0" * 8)
+    monkeypatch.setattr("rlcore.sandbox.sandbox.filter_code", lambda may_exec: b"\0" * 8)
     with pytest.raises(UserError) as refused:
         find_sandbox()
     text = str(refused.value)
@@ -70,7 +70,7 @@ def test_a_level_without_its_filter_is_found_weak(monkeypatch: pytest.MonkeyPatc
     """The probe is what finds a confinement that looks as if it worked."""
     allow_all = bytes([6, 0, 0, 0, 0, 0, 0xFF, 0x7F])  # BPF_RET, SECCOMP_RET_ALLOW
     monkeypatch.setattr("rlcore.sandbox.levels.filter_code", lambda may_exec: allow_all)
-    monkeypatch.setattr("rlcore.sandbox.supervise.filter_code", lambda may_exec: allow_all)
+    monkeypatch.setattr("rlcore.sandbox.sandbox.filter_code", lambda may_exec: allow_all)
     for level in {OWN, strongest()}:
         assert "a program starts a process" in weakness(Sandbox(level)), level
 
