@@ -24,10 +24,11 @@ _UNFINISHED = ".making-"
 _ABANDONED_S = 3600.0
 _SOURCE = Path(__file__).with_name("inside.py")
 # Large, and of no use to a program without a screen, a network or packages.
-_LEFT_OUT = {
+_LEFT_OUT = shutil.ignore_patterns(
     *("test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data"),
     *("site-packages", "dist-packages", "distutils"),
-}
+    *("config-*", "*.a", "*.opt-1.pyc", "*.opt-2.pyc"),
+)
 
 
 def interpreter_in(directory: Path) -> Path:
@@ -95,7 +96,7 @@ def _fill(copy: Path) -> None:
     library = copy / "lib" / version
     for kind in ("platstdlib", "stdlib"):
         source = sysconfig.get_path(kind, vars={"platbase": sys.base_prefix})
-        shutil.copytree(source, library, ignore=_ignored, dirs_exist_ok=True)
+        shutil.copytree(source, library, ignore=_LEFT_OUT, dirs_exist_ok=True)
     (copy / "bin").mkdir()
     executable = copy / "bin" / "python3"
     shutil.copy(_original(), executable)
@@ -111,16 +112,6 @@ def _fill(copy: Path) -> None:
     for path in [copy, *copy.rglob("*")]:
         if not path.is_symlink():
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
-
-
-def _ignored(directory: str, names: list[str]) -> set[str]:
-    return {
-        name
-        for name in names
-        if name in _LEFT_OUT
-        or name.startswith("config-")
-        or name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc"))
-    }
 
 
 def _own_libraries(files: list[Path]) -> set[Path]:
