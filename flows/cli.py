@@ -2,43 +2,85 @@
 
 import argparse
 import sys
+from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 
-from flows.commands.champions import add_champions
-from flows.commands.compare import add_compare
-from flows.commands.data import add_data
-from flows.commands.doctor import add_doctor
-from flows.commands.evaluate import add_evaluate
-from flows.commands.evolve import add_evolve
-from flows.commands.explain import add_explain
-from flows.commands.export import add_export, add_replay
-from flows.commands.lineage import add_lineage
-from flows.commands.recipes import add_algorithms, add_models, add_recipes
-from flows.commands.report import add_report
-from flows.commands.reward import add_reward
-from flows.commands.run import add_fork, add_rerun, add_run
-from flows.commands.runs import add_runs, add_stop, add_watch
-from flows.commands.sql import add_ask, add_sql, add_tables
-from flows.commands.status import add_status
-from flows.commands.store import add_store
-from flows.commands.up import add_deploy, add_down, add_open, add_up
-from flows.commands.worker import add_worker
 from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
-from flows.study import add_study
 from rlcore.cluster.host_settings import set_variables, switch_off
 from rlcore.recipes.redaction import harmless
 from schemas.errors import UserError
 
-SCRIPTS = (".sh", ".yaml", ".yml", ".txt", ".log")  # what a verl run is kept in
-ADD = (  # each adds its subcommand to the subparsers
-    *(add_open, add_run, add_watch, add_runs, add_stop, add_study, add_sql, add_lineage, add_ask),
-    *(add_tables, add_report, add_compare, add_recipes, add_algorithms, add_explain, add_data),
-    *(add_reward, add_deploy, add_up, add_down, add_status, add_doctor),
-    *(add_rerun, add_replay, add_export, add_evaluate, add_fork),
-    *(add_evolve, add_champions, add_worker, add_store, add_models),
-)
+# Where the ``add_<name>`` of each is, which adds its arguments to a parser, and what it is for. Of
+# the modules only that of the command that runs is imported.
+COMMANDS = {
+    "open": ("commands.up", "log this browser into the Prefect UI, by a one-time link"),
+    "run": ("commands.run", "run a recipe in this process, or plan it"),
+    "watch": ("commands.runs", "follow a run to its table, from any terminal"),
+    "runs": ("commands.runs", "list the runs: state, accuracy, export"),
+    "stop": ("commands.runs", "cancel a run; the same command continues it"),
+    "study": ("study", "train recipes x seeds; a table and a figure"),
+    "sql": ("commands.sql", "query rollouts, rewards, metrics, lineage with DuckDB"),
+    "lineage": (
+        "commands.lineage",
+        "what a run, artifact or exported model was made from, verified",
+    ),
+    "ask": (
+        "commands.sql",
+        "questions about a run: prompts never rewarded, hacking, skipped rows, ...",
+    ),
+    "tables": ("commands.sql", "list the tables of `sql`, or one's columns"),
+    "report": (
+        "commands.report",
+        "write a run's report, or that of several runs, as one HTML file",
+    ),
+    "compare": ("commands.compare", "in what runs differ, and by how much, with 95 %% intervals"),
+    "recipes": ("commands.recipes", "list the recipes"),
+    "algorithms": ("commands.recipes", "what each algorithm needs; which to take"),
+    "explain": ("commands.explain", "what a key of a recipe means, and what sets it"),
+    "data": ("commands.data", "show a recipe's data as the stages will read it"),
+    "reward": ("commands.reward", "try a reward function before a run pays for it"),
+    "deploy": ("commands.up", "make a deployment for your own recipe file"),
+    "up": ("commands.up", "start Prefect server and worker; deploy the recipes"),
+    "down": ("commands.up", "end worker and server; cancel runs that wait"),
+    "status": (
+        "commands.status",
+        "what is up: server, worker, runs; with a recipe, which stages would run, and why",
+    ),
+    "doctor": ("commands.doctor", "check this machine; a remedy for each problem"),
+    "rerun": ("commands.run", "make a stage of a run again, and what follows of it"),
+    "replay": ("commands.export", "make recorded RL iterations again: do their weights come out?"),
+    "export": (
+        "commands.export",
+        "the model after any iteration of a run, also of one that is under way or failed",
+    ),
+    "evaluate": (
+        "commands.evaluate",
+        "evaluate any models on a recipe's data, compared prompt by prompt",
+    ),
+    "fork": (
+        "commands.run",
+        "a run that continues from a checkpoint of another, with other settings",
+    ),
+    "evolve": (
+        "commands.evolve",
+        "let a model improve its answers over rounds, without an update of weights",
+    ),
+    "champions": (
+        "commands.champions",
+        "the champions of a retrained recipe; go back to one, or name one",
+    ),
+    "worker": (
+        "commands.worker",
+        "deploy the recipes on the server of PREFECT_API_URL, and run them for it",
+    ),
+    "store": (
+        "commands.store",
+        "bytes by kind and run, pins, removal of what nothing needs, verification",
+    ),
+    "models": ("commands.recipes", "write a real model that needs no hub: SmolLM2-135M-Instruct"),
+    "from-verl": ("commands.from_verl", "translate a verl script or config to a recipe"),
+}
 FAILED, WRONG, UNREAD = 1, 2, 141  # docs/reference/exit_codes.md, as INTERRUPTED
 
 
@@ -57,9 +99,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(arguments: list[str] | None) -> int:
-    options = create_parser().parse_args(arguments)
     switch_off()
     set_variables()
+    given = sys.argv[1:] if arguments is None else arguments
+    options = create_parser(given[0] if given else "").parse_args(given)
     try:
         return options.command(options)
     except UserError as error:
@@ -78,31 +121,9 @@ def _code(error: UserError) -> int:
     return FAILED if isinstance(error, ServiceError | ArtifactError) else WRONG
 
 
-def _from_verl(options: argparse.Namespace) -> int:
-    from rlcore.verl.translate import render, translate
-
-    source = Path(options.command_or_file)
-    is_file = len(options.command_or_file) < 4096 and source.is_file()
-    if not is_file and source.suffix in SCRIPTS and not set(options.command_or_file) & set(" ="):
-        raise UserError(f"there is no file '{source}'; give its path, or the command in quotes")
-    if options.out is not None and not options.out.parent.is_dir():
-        raise UserError(f"--out {options.out}: there is no folder '{options.out.parent}'; make it")
-    translation = translate(
-        source.read_text(encoding="utf-8") if is_file else options.command_or_file,
-        name=options.name,
-        train_rows=options.train_rows,
-        reward=options.reward,
-    )
-    text = render(translation)
-    if options.out is None:
-        print(text, end="")
-    else:
-        options.out.write_text(text, encoding="utf-8")
-        print(f"wrote {options.out}; next: {translation.next_command(str(options.out))}")
-    return 0
-
-
-def create_parser() -> argparse.ArgumentParser:
+def create_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of all commands, or one that parses ``command`` alone and knows the names
+    of the others."""
     parser = argparse.ArgumentParser(prog="rl-pipeline", description=__doc__)
     parser.add_argument(
         "--version",
@@ -111,29 +132,11 @@ def create_parser() -> argparse.ArgumentParser:
         help="print the version and exit",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    for add in ADD:
-        add(commands)
-    _add_from_verl(commands)
+    for name, (module, text) in COMMANDS.items():
+        added = commands.add_parser(name, help=text)
+        if command in (None, name):
+            getattr(import_module(f"flows.{module}"), f"add_{name.replace('-', '_')}")(added)
     return parser
-
-
-def _add_from_verl(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    verl = commands.add_parser("from-verl", help="translate a verl script or config to a recipe")
-    verl.add_argument(
-        "command_or_file",
-        help="a script (read, never run), what `bash -x` printed of one, Hydra's config.yaml, or a"
-        " command line in quotes",
-    )
-    verl.add_argument("--name", help="name of the recipe (default: trainer.experiment_name)")
-    verl.add_argument("--out", type=Path, metavar="FILE", help="write the recipe there")
-    verl.add_argument(
-        "--train-rows", type=int, metavar="N", help="training rows, where the files are not here"
-    )
-    verl.add_argument(
-        "--reward", metavar="MODULE:FUNCTION", help="reward of data that verl has one built in for"
-    )
-    verl.set_defaults(command=_from_verl)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from uuid import UUID
 from flows import services
 from flows.paths import RECIPES, REPORTS, ROOT
 from rlcore.cluster.host_settings import OFF, set_variables
-from rlcore.plan.preconditions import check_start
 from rlcore.recipes.load import load_recipe, recipe_names
 from schemas.errors import UserError
 
@@ -324,6 +323,8 @@ def _overrides(text: str) -> dict[str, object]:
 def main(arguments: list[str] | None = None) -> int:
     """Bring everything up, start one flow run of a recipe and follow it to its table; return the
     exit code (docs/reference/exit_codes.md)."""
+    from rlcore.plan.preconditions import check_start
+
     options = _parse(arguments)
     set_variables()
     started = time.monotonic()

@@ -13,6 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
+from flows import local
 from flows.outcomes import (
     COLUMNS,
     NO_ROOM,
@@ -26,12 +29,18 @@ from flows.outcomes import (
 )
 from flows.output import add_format, print_rows, progress_on_stderr
 from flows.paths import RECIPES, ROOT
+from flows.summary_table import figures_table
+from rlcore.recipes.load import load_recipe
+from rlcore.results.folders import run_directory
+from rlcore.results.metrics import stage_metrics
+from rlcore.results.provenance import commit_of, machine_of
+from rlcore.results.summary import proxy_and_truth
+from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError
+from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
-    from flows.local import Site
     from rlcore.report.draw import Panel
-    from schemas.recipe import Recipe
 
 PANELS = 4  # to a row of the figure
 UNKNOWN = "not recorded"
@@ -41,8 +50,7 @@ VALIDATION = "val/accuracy"
 TRAINING = "critic/accuracy"
 
 
-def add_study(commands: Any) -> None:
-    parser = commands.add_parser("study", help="train recipes x seeds; a table and a figure")
+def add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="name, or path of a file")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument("--png", type=Path, help="draw accuracy over iterations here")
@@ -97,7 +105,6 @@ def study(options: argparse.Namespace) -> int:
     Raises UserError, before anything is trained, for a recipe that cannot be studied or started.
     """
     from rlcore.plan.preconditions import check_start
-    from rlcore.recipes.load import load_recipe
 
     swept = variants(options.override)
     given = [
@@ -153,9 +160,7 @@ def train_all(
 ) -> list[RunOutcome] | None:
     """Run every recipe with all swept values and every seed; return what completed, or None when
     interrupted."""
-    from flows.local import up
-
-    site = _with_own(up(), [Path(name) for name in options.recipes if Path(name).suffix])
+    site = _with_own(local.up(), [Path(name) for name in options.recipes if Path(name).suffix])
     runs = [(seed, name, one) for seed in options.seeds for name in names for one in swept]
     outcomes: list[RunOutcome] = []
     for number, (seed, recipe, variant) in enumerate(runs, start=1):
@@ -174,18 +179,17 @@ def train_all(
     return sorted(outcomes, key=lambda o: (names.index(o.recipe), order.index(o.values), o.seed))
 
 
-def _with_own(site: "Site", paths: list[Path]) -> "Site":
+def _with_own(site: local.Site, paths: list[Path]) -> local.Site:
     """Deploy the recipe files ``paths``; return ``site`` with their deployments."""
     from flows.deploy import deploy_own
-    from flows.local import settings
     from flows.rl_pipeline import rl_pipeline
 
-    variables = settings(site.home, site.port)
+    variables = local.settings(site.home, site.port)
     own = [deploy_own(rl_pipeline, path, environment=variables) for path in paths]
     return replace(site, deployments=(*site.deployments, *own))
 
 
-def _check(recipe: "Recipe", *, sampled: bool) -> None:
+def _check(recipe: Recipe, *, sampled: bool) -> None:
     """Raise UserError unless the recipe's runs give a rise in accuracy."""
     if sampled and recipe.evaluate.samples == 1:
         raise UserError(
@@ -205,25 +209,23 @@ def _check(recipe: "Recipe", *, sampled: bool) -> None:
         )
 
 
-def _before(recipe: "Recipe") -> str:
+def _before(recipe: Recipe) -> str:
     return ("base", *recipe.policies)[-2]
 
 
 def _run(
-    site: "Site", recipe: str, overrides: dict[str, Any], *, sampled: bool
+    site: local.Site, recipe: str, overrides: dict[str, Any], *, sampled: bool
 ) -> RunOutcome | None:
     """Run a deployment to its end; None, with the reason printed, when it fails."""
     from prefect.client.orchestration import get_client
     from rich.console import Console
 
     from flows.follow import create_run
-    from flows.local import follow_run
-    from rlcore.results.folders import run_directory
 
     flow_run = create_run(recipe, overrides, known=site.deployments)
     print(f"    {site.ui_url}/runs/flow-run/{flow_run.id}", flush=True)
     output = io.StringIO()
-    if follow_run(site, flow_run.id, Console(file=output, width=120)) == 0:
+    if local.follow_run(site, flow_run.id, Console(file=output, width=120)) == 0:
         directory = ROOT / run_directory(flow_run.parameters["recipe"], str(flow_run.id))
         return read_outcome(ROOT, directory, sampled=sampled)
     with get_client(sync_client=True) as client:
@@ -239,14 +241,7 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> RunOu
 
     ``root``: the project, to which the path of a local store is relative.
     """
-    import polars as pl
-
     from rlcore.diagnostics.measures import learns_from_a_model
-    from rlcore.recipes.load import load_recipe
-    from rlcore.results.metrics import stage_metrics
-    from rlcore.results.provenance import commit_of, machine_of
-    from rlcore.results.summary import proxy_and_truth
-    from rlcore.store.reader import ArtifactReader
 
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
     recipe = load_recipe(str(directory / "recipe.yaml"), directory=directory)
@@ -279,8 +274,6 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> RunOu
 def print_tables(outcomes: Sequence[RunOutcome], *, sampled: bool = False) -> None:
     """Print a row per recipe, and a row per run."""
     from rich.console import Console
-
-    from flows.summary_table import figures_table
 
     kind = "accuracy of samples" if sampled else "greedy accuracy"
     console = Console(soft_wrap=True)

@@ -50,6 +50,7 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
         "tasks/run_page/summary.py",
     ),
     "tests/flows/test_machine.py": ("flows/commands/doctor.py",),
+    "tests/flows/test_verl_examples.py": ("flows/commands/from_verl.py",),
     "tests/flows/test_preference.py": ("tasks/preference.py",),
     "tests/flows/test_reward_model.py": ("tasks/reward_model.py",),
     "tests/cluster/test_machines.py": ("rlcore/cluster/ray_hosts.py",),

@@ -2,14 +2,13 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.paths import RECIPES
+from rlcore.recipes.load import load_recipe, parse_override
 from rlcore.results.folders import RUNS
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from schemas.recipe import Recipe
+from schemas.recipe import Recipe
 
 
 def add_recipe(parser: argparse.ArgumentParser, *, nargs: str | None = None) -> None:
@@ -40,15 +39,11 @@ def add_store_root(parser: argparse.ArgumentParser) -> None:
 
 def overrides_of(options: argparse.Namespace) -> dict[str, Any]:
     """Return the values of ``-o`` by dotted key. Raises UserError for one that is none."""
-    from rlcore.recipes.load import parse_override
-
     return dict(parse_override(text) for text in options.override)
 
 
-def recipe_of(options: argparse.Namespace) -> "Recipe":
+def recipe_of(options: argparse.Namespace) -> Recipe:
     """Return the recipe that was named, with its overrides. Raises UserError as ``load_recipe``."""
-    from rlcore.recipes.load import load_recipe
-
     return load_recipe(options.recipe, overrides_of(options), directory=RECIPES)
 
 

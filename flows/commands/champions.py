@@ -2,16 +2,26 @@
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from flows import local
 from flows.commands.arguments import add_runs_folder, add_store_root, check_store
 from flows.output import add_format, print_rows
+from rlcore.results.named_artifacts import subject
+from rlcore.retraining.champions import (
+    BY_HAND,
+    ROLLED_BACK,
+    Champion,
+    add_champion,
+    champion,
+    decisions,
+    entries_of,
+    entry_of,
+    verified_export,
+)
+from rlcore.store.artifacts import ArtifactStore
+from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from rlcore.retraining.champions import Champion
-    from rlcore.store.artifacts import ArtifactStore
-    from schemas.artifacts import ArtifactRef
 
 ROLLBACK, PROMOTE = "rollback", "promote"
 COLUMNS = (
@@ -22,10 +32,7 @@ SHOWN = ("number", "cause", "made", "gain", "low", "high", "prompts", "look", "e
 DIGITS = 12
 
 
-def add_champions(commands: Any) -> None:
-    parser = commands.add_parser(
-        "champions", help="the champions of a retrained recipe; go back to one, or name one"
-    )
+def add_champions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="the recipe's name")
     parser.add_argument(
         "action",
@@ -51,9 +58,6 @@ def champions_command(options: argparse.Namespace) -> int:
 
     Raises UserError for a name or REF that there is not, and for an export that is not whole.
     """
-    from rlcore.retraining.champions import entries_of
-    from rlcore.store.artifacts import ArtifactStore
-
     if (options.action is None) != (options.ref is None):
         raise UserError(f"champions {options.name} {options.action}: name the REF to go to")
     check_store(options.store)
@@ -80,10 +84,8 @@ def champions_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(store: "ArtifactStore", name: str, entries: "list[Champion]") -> list[dict[str, Any]]:
+def _rows(store: ArtifactStore, name: str, entries: list[Champion]) -> list[dict[str, Any]]:
     """Return a row per entry, with what the gate found on the primary set, its first."""
-    from rlcore.retraining.champions import decisions
-
     made: dict[str, dict[str, Any]] = {}
     for row in decisions(store, name).iter_rows(named=True):
         made.setdefault(row["key"], row)
@@ -95,16 +97,7 @@ def _rows(store: "ArtifactStore", name: str, entries: "list[Champion]") -> list[
     return rows
 
 
-def _change(store: "ArtifactStore", options: argparse.Namespace) -> None:
-    from rlcore.retraining.champions import (
-        BY_HAND,
-        ROLLED_BACK,
-        add_champion,
-        champion,
-        entry_of,
-        verified_export,
-    )
-
+def _change(store: ArtifactStore, options: argparse.Namespace) -> None:
     now = champion(store, options.name)
     after = 0 if now is None else now.number
     if options.action == ROLLBACK:
@@ -123,11 +116,9 @@ def _change(store: "ArtifactStore", options: argparse.Namespace) -> None:
     _tell(entry)
 
 
-def _export(store: "ArtifactStore", options: argparse.Namespace) -> "ArtifactRef":
+def _export(store: ArtifactStore, options: argparse.Namespace) -> ArtifactRef:
     """Return the export that REF names. Raises UserError for another artifact, and where it is in
     another store."""
-    from rlcore.results.named_artifacts import subject
-
     reader, (ref,) = subject(options.ref, options.store, options.runs)
     if ref.kind != "export":
         raise UserError(
@@ -142,12 +133,9 @@ def _export(store: "ArtifactStore", options: argparse.Namespace) -> "ArtifactRef
     return ref
 
 
-def _tell(entry: "Champion") -> None:
+def _tell(entry: Champion) -> None:
     """Emit the event where a server of this project is up."""
-    from flows import local
-
     if local.attach(local.HOME):
-        from rlcore.retraining.champions import ROLLED_BACK
         from tasks.runtime import alerts
 
         event = alerts.ROLLED_BACK if entry.cause == ROLLED_BACK else alerts.PROMOTED

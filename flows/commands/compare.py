@@ -3,14 +3,13 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.commands.arguments import add_runs_folder
 from flows.output import add_format, print_rows
-
-if TYPE_CHECKING:
-    from rlcore.results.compare import Comparison
-    from rlcore.results.paired import Condition, Difference
+from rlcore.results.compare import Comparison, compare
+from rlcore.results.paired import Condition, Difference
+from rlcore.results.run import Run
 
 WORSE = 3  # docs/reference/exit_codes.md
 COLUMNS = (
@@ -19,10 +18,7 @@ COLUMNS = (
 )
 
 
-def add_compare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "compare", help="in what runs differ, and by how much, with 95 %% intervals"
-    )
+def add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", nargs="+", metavar="RUN", help="two or more; the others are compared with the first"
     )
@@ -42,10 +38,6 @@ def add_compare(commands: Any) -> None:
 
 def compare_runs(options: argparse.Namespace) -> int:
     """Print the comparison; return ``WORSE`` where a condition holds."""
-    from rlcore.results.compare import compare
-    from rlcore.results.paired import Condition
-    from rlcore.results.run import Run
-
     conditions = [Condition.parse(text) for text in options.fail_if]
     comparison = compare([Run.open(name, options.runs) for name in options.run])
     failures = comparison.failures(conditions)
@@ -62,8 +54,8 @@ def compare_runs(options: argparse.Namespace) -> int:
 
 
 def to_rows(
-    comparison: "Comparison",
-    failures: Sequence["tuple[Condition, str, Difference]"],
+    comparison: Comparison,
+    failures: Sequence[tuple[Condition, str, Difference]],
     sentences: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Return one row per value, with the keys ``COLUMNS``; see docs/schemas."""
@@ -95,13 +87,13 @@ def to_rows(
     return rows
 
 
-def of_difference(pair: "Difference") -> dict[str, Any]:
+def of_difference(pair: Difference) -> dict[str, Any]:
     """Return what is printed of a difference, by column."""
     names = ("value", "low", "high", "higher", "lower", "unmatched_first")
     return {name: getattr(pair, name) for name in names} | {"unmatched_this": pair.unmatched_second}
 
 
-def _sentence(first: str, condition: "Condition", run: str, pair: "Difference") -> str:
+def _sentence(first: str, condition: Condition, run: str, pair: Difference) -> str:
     return (
         f"{condition.text}: {pair.metric} of {run} is {pair.second:.4g}, that of {first}"
         f" {pair.first:.4g}; difference {pair.value:+.4g} on {pair.pairs} prompts, 95 % interval"

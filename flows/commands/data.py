@@ -1,15 +1,14 @@
 """``rl-pipeline data``: what SFT and RL will read, before anything is trained."""
 
 import argparse
-from typing import Any
 
 from flows.commands.arguments import add_overrides, add_recipe, recipe_of
 from flows.output import add_format, print_rows, print_wrapped
+from rlcore.data.datasheet import COLUMNS, datasheet, figures
 from schemas.errors import UserError
 
 
-def add_data(commands: Any) -> None:
-    parser = commands.add_parser("data", help="show a recipe's data as the stages will read it")
+def add_data(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
     parser.add_argument(
         "-n", type=int, default=5, metavar="ROWS", help="examples of each kind (default: 5)"
@@ -22,7 +21,6 @@ def add_data(commands: Any) -> None:
 def data(options: argparse.Namespace) -> int:
     """Print the first demonstrations and prompts with token boundaries and loss mask, then the
     datasheet; as CSV and JSON its figures. Writes nothing into the store."""
-    from rlcore.data.datasheet import COLUMNS, datasheet, figures
     from rlcore.data.preview import example_lines, preview
 
     if options.n < 0:

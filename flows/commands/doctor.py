@@ -1,24 +1,21 @@
 """``rl-pipeline doctor``: is this machine able to run the pipeline, and what to do where not."""
 
 import argparse
-from typing import Any
+from dataclasses import asdict
 
+from flows import local
 from flows.output import add_format, print_rows
 
 COLUMNS = ("check", "state", "found", "remedy")
 
 
-def add_doctor(commands: Any) -> None:
-    parser = commands.add_parser("doctor", help="check this machine; a remedy for each problem")
+def add_doctor(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
     parser.set_defaults(command=_doctor)
 
 
 def _doctor(options: argparse.Namespace) -> int:
     """Return 1 where something is a problem."""
-    from dataclasses import asdict
-
-    from flows import local
     from flows.machine import PROBLEM, findings
 
     found = findings(local.HOME)

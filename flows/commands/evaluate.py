@@ -2,17 +2,19 @@
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.commands.arguments import add_overrides, add_recipe, add_runs_folder, recipe_of
 from flows.commands.compare import of_difference
 from flows.output import add_format, print_rows, progress_on_stderr, tell
+from rlcore.results.named_artifacts import model_path
+from rlcore.results.paired import METRICS, difference, prompt_values
+from rlcore.results.run import Run
+from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from schemas.artifacts import ArtifactRef
-    from schemas.recipe import Recipe
-    from tasks.evaluate_model import Evaluated
+from schemas.names import REWARD_MODEL
+from schemas.recipe import Recipe
+from tasks.evaluate_model import CHECKPOINT, Evaluated, evaluate_model, with_model
 
 COLUMNS = (
     *("part", "model", "metric", "data_source", "subset", "value", "low", "high", "prompts"),
@@ -27,10 +29,7 @@ MODEL = (
 )
 
 
-def add_evaluate(commands: Any) -> None:
-    parser = commands.add_parser(
-        "evaluate", help="evaluate any models on a recipe's data, compared prompt by prompt"
-    )
+def add_evaluate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         nargs="+",
@@ -65,8 +64,6 @@ def evaluate(options: argparse.Namespace) -> int:
     for a model that does not fit the recipe's data.
     """
     from rlcore.plan.preconditions import check_evaluation, check_model
-    from rlcore.results.named_artifacts import model_path
-    from tasks.evaluate_model import evaluate_model, with_model
 
     if len(set(options.model)) < len(options.model):
         raise UserError(f"evaluate {' '.join(options.model)}: a model is named twice; leave one")
@@ -92,11 +89,8 @@ def evaluate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _reward_model(options: argparse.Namespace, recipe: "Recipe") -> "ArtifactRef | None":
+def _reward_model(options: argparse.Namespace, recipe: Recipe) -> ArtifactRef | None:
     """Return the reward model that scores; None where the recipe rewards with none."""
-    from rlcore.results.run import Run
-    from schemas.names import REWARD_MODEL
-
     if not any(function.name == REWARD_MODEL for function in recipe.reward.functions):
         if options.reward_model is not None:
             raise UserError(
@@ -123,7 +117,7 @@ def _row(part: str, model: str, **values: Any) -> dict[str, Any]:
     return {**dict.fromkeys(COLUMNS), "part": part, "model": model, **values}
 
 
-def _figures(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
+def _figures(found: dict[str, Evaluated]) -> Iterator[dict[str, Any]]:
     for model, one in found.items():
         for row in one.results.iter_rows(named=True):
             yield _row(FIGURE, model, prompts=row["num_prompts"], **figure_of(row))
@@ -142,11 +136,8 @@ def worth_showing(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in figures if several or row["data_source"] != "all"]
 
 
-def _differences(found: "dict[str, Evaluated]") -> Iterator[dict[str, Any]]:
+def _differences(found: dict[str, Evaluated]) -> Iterator[dict[str, Any]]:
     """Yield the differences of each model from the first, and a note where there can be none."""
-    from rlcore.results.paired import METRICS, difference, prompt_values
-    from tasks.evaluate_model import CHECKPOINT
-
     values = {
         model: prompt_values(one.completions, one.results, CHECKPOINT)
         for model, one in found.items()

@@ -16,14 +16,12 @@ from flows.commands.arguments import (
 from flows.commands.evaluate import FIGURE, KEPT, MODEL, add_split, figure_of, worth_showing
 from flows.inline import end, run_inline
 from flows.output import add_format, print_rows
+from rlcore.results.named_artifacts import model_path
 
 COLUMNS = ("part", "metric", "data_source", "subset", "value", "low", "high", "problems", "text")
 
 
-def add_evolve(commands: Any) -> None:
-    parser = commands.add_parser(
-        "evolve", help="let a model improve its answers over rounds, without an update of weights"
-    )
+def add_evolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     add_recipe(parser)
     add_split(parser)
@@ -43,7 +41,6 @@ def _evolve(options: argparse.Namespace) -> NoReturn:
     Raises UserError, before anything starts, for a model or a recipe that cannot be used.
     """
     from rlcore.plan.preconditions import check_evolve
-    from rlcore.results.named_artifacts import model_path
 
     overrides = overrides_of(options)
     recipe = recipe_of(options)

@@ -5,21 +5,17 @@ import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import add_overrides, overrides_of
 from flows.paths import RECIPES
+from flows.reference import Key, keys
+from rlcore.recipes.origins import BY_RULE, Origins, brief
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from flows.reference import Key
-    from rlcore.recipes.origins import Origins
 
 NEAREST = 6  # names in the error of an unknown key
 
 
-def add_explain(commands: Any) -> None:
-    parser = commands.add_parser("explain", help="what a key of a recipe means, and what sets it")
+def add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "key", metavar="KEY", help="e.g. rl.rollout.samples, or a section: rl.rollout"
     )
@@ -31,9 +27,6 @@ def add_explain(commands: Any) -> None:
 def explain(options: argparse.Namespace) -> int:
     """Print meaning, type, limits and default of a key, or the keys of a section; with a recipe
     also its value there and every place that sets it."""
-    from flows.reference import keys
-    from rlcore.recipes.origins import Origins
-
     path = options.key.strip().replace("[", ".").replace("]", "")
     generic = re.sub(r"\.\d+(?=\.|$)", ".0", path)
     known = keys()
@@ -68,7 +61,7 @@ def _unknown(key: str, path: str, known: list[str]) -> str:
     return f"'{key}' is not a key of a recipe; {remedy}"
 
 
-def _key_lines(key: "Key") -> Iterator[str]:
+def _key_lines(key: Key) -> Iterator[str]:
     yield f"{key.path}{f' (kind {key.kind})' if key.kind else ''}: {key.meaning}"
     presets = ", ".join(f"{name} {value}" for name, value in key.presets.items())
     lines = {"type": key.type, "limits": key.limits, "default": key.default, "presets": presets}
@@ -77,10 +70,8 @@ def _key_lines(key: "Key") -> Iterator[str]:
             yield f"  {what:8}  {text.replace('`', '')}"
 
 
-def _recipe_lines(origins: "Origins", path: str) -> Iterator[str]:
+def _recipe_lines(origins: Origins, path: str) -> Iterator[str]:
     """Yield the value of ``path`` in a recipe, or of all keys below it, and what sets each."""
-    from rlcore.recipes.origins import BY_RULE, brief
-
     here, name = f"{Path.cwd()}/", origins.recipe.name
     mine = [v for v in origins.values() if v.path == path or v.path.startswith(f"{path}.")]
     if not mine:

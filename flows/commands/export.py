@@ -4,22 +4,20 @@ recorded iterations made again, and compared with what was recorded."""
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from flows.commands.arguments import add_runs_folder
 from flows.output import progress_on_stderr, tell
 from rlcore.results.folders import EXPORTS
+from rlcore.results.run import Run
+from rlcore.rl.records import RecordedIterations
+from rlcore.rl.replay import CreditError, Replay, ReplayError
 from schemas.errors import UserError
 
 SHOWN = 12  # digits of a digest
 DIFFERS = 1  # docs/reference/exit_codes.md
 
 
-def add_export(commands: Any) -> None:
-    parser = commands.add_parser(
-        "export",
-        help="the model after any iteration of a run, also of one that is under way or failed",
-    )
+def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder or 'latest', also while it goes")
     parser.add_argument(
         "--iteration",
@@ -44,8 +42,6 @@ def export(options: argparse.Namespace) -> int:
     Raises UserError for a run or an iteration that there is not, ArtifactError for damage.
     """
     from rlcore.evaluation.run_export import export_run
-    from rlcore.results.run import Run
-    from rlcore.rl.replay import CreditError, ReplayError
 
     run = Run.open(options.run, options.runs)
     try:
@@ -62,10 +58,7 @@ def export(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_replay(commands: Any) -> None:
-    parser = commands.add_parser(
-        "replay", help="make recorded RL iterations again: do their weights come out?"
-    )
+def add_replay(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder or 'latest', also while it goes")
     parser.add_argument(
         "iteration",
@@ -90,10 +83,6 @@ def replay(options: argparse.Namespace) -> int:
 
     Raises UserError for a run or an iteration that there is not, ArtifactError for damage.
     """
-    from rlcore.results.run import Run
-    from rlcore.rl.records import RecordedIterations
-    from rlcore.rl.replay import CreditError, Replay, ReplayError
-
     run, last = Run.open(options.run, options.runs), options.iteration
     recorded = RecordedIterations(
         run.store, run.records("rl"), run.name, total=run.recipe.rl.iterations

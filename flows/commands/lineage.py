@@ -2,13 +2,13 @@
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.commands.arguments import add_store_root, check_store
 from flows.output import print_json, print_rows, without_path
-
-if TYPE_CHECKING:
-    from rlcore.results.lineage import Node, Trace
+from rlcore.results.lineage import Node, Trace, fold, trace
+from rlcore.results.named_artifacts import subject
+from rlcore.results.provenance import MICRO_BATCH_TOKENS, RESHARDED, TRUSTS
 
 FORMATS = ("table", "json")
 COLUMNS = ("depth", "role", "kind", "key", "count", "rows", "sha256", "finding")
@@ -16,10 +16,7 @@ SHOWN = 12  # digits of a digest
 ITERATIONS = "iterations"  # kind of the records of RL
 
 
-def add_lineage(commands: Any) -> None:
-    parser = commands.add_parser(
-        "lineage", help="what a run, artifact or exported model was made from, verified"
-    )
+def add_lineage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "subject",
         metavar="RUN|KIND/KEY|DIGEST|DIR|FILE",
@@ -51,9 +48,6 @@ def add_lineage(commands: Any) -> None:
 def lineage(options: argparse.Namespace) -> int:
     """Print the lineage; return 1 where an artifact of it is damaged or missing, and with
     ``--check-inputs`` where a file that was read is not what it was."""
-    from rlcore.results.lineage import trace
-    from rlcore.results.named_artifacts import subject
-
     check_store(options.store)
     store, start = subject(options.subject, options.store)
     found = trace(store, start, forward=options.forward)
@@ -76,7 +70,7 @@ def lineage(options: argparse.Namespace) -> int:
     return 1 if found.problems or (options.check_inputs and found.moved) else 0
 
 
-def _document(options: argparse.Namespace, found: "Trace") -> dict[str, Any]:
+def _document(options: argparse.Namespace, found: Trace) -> dict[str, Any]:
     return {
         "subject": options.subject,
         "direction": "forward" if options.forward else "backward",
@@ -87,9 +81,7 @@ def _document(options: argparse.Namespace, found: "Trace") -> dict[str, Any]:
     }
 
 
-def _artifact(node: "Node") -> dict[str, Any]:
-    from rlcore.results.provenance import MICRO_BATCH_TOKENS, RESHARDED
-
+def _artifact(node: Node) -> dict[str, Any]:
     made = node.manifest
     parents = {} if made is None else made.parents
     metadata = {} if made is None else made.metadata
@@ -110,10 +102,7 @@ def _artifact(node: "Node") -> dict[str, Any]:
     }
 
 
-def _print_table(found: "Trace", *, folded: bool) -> None:
-    from rlcore.results.lineage import fold
-    from rlcore.results.provenance import TRUSTS
-
+def _print_table(found: Trace, *, folded: bool) -> None:
     groups = fold(found.nodes) if folded else [([n], n.ref.key) for n in found.nodes]
     rows = [
         {

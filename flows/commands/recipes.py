@@ -4,22 +4,21 @@ needs, which one to choose, and a real model that a package ships, for recipes w
 import argparse
 import os
 from pathlib import Path
-from typing import Any
 
 from flows.output import add_format, print_rows
 from flows.paths import RECIPES
-from rlcore.models.smollm2 import FOLDER
+from rlcore.algorithms.catalogue import RECOMMENDATIONS, capabilities, recommend
+from rlcore.models.smollm2 import FOLDER, write_smollm2
+from rlcore.recipes.load import load_recipe, recipe_names
+from schemas.presets import PRESETS
 
 
-def add_recipes(commands: Any) -> None:
-    parser = commands.add_parser("recipes", help="list the recipes")
+def add_recipes(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
     parser.set_defaults(command=_recipes)
 
 
 def _recipes(options: argparse.Namespace) -> int:
-    from rlcore.recipes.load import load_recipe, recipe_names
-
     rows = []
     for name in recipe_names(RECIPES):
         recipe = load_recipe(name, directory=RECIPES)
@@ -37,8 +36,7 @@ def _recipes(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_algorithms(commands: Any) -> None:
-    parser = commands.add_parser("algorithms", help="what each algorithm needs; which to take")
+def add_algorithms(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--for", dest="scenario", metavar="SCENARIO", help='e.g. --for "math problem solving"'
     )
@@ -47,9 +45,6 @@ def add_algorithms(commands: Any) -> None:
 
 
 def _algorithms(options: argparse.Namespace) -> int:
-    from rlcore.algorithms.catalogue import RECOMMENDATIONS, capabilities, recommend
-    from schemas.presets import PRESETS
-
     found, names = RECOMMENDATIONS, list(PRESETS)
     if options.scenario is not None:
         found = recommend(options.scenario)
@@ -61,10 +56,7 @@ def _algorithms(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_models(commands: Any) -> None:
-    parser = commands.add_parser(
-        "models", help="write a real model that needs no hub: SmolLM2-135M-Instruct"
-    )
+def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=["smollm2"])
     parser.add_argument(
         "directory", nargs="?", type=Path, default=FOLDER, help="where (default: %(default)s)"
@@ -75,8 +67,6 @@ def add_models(commands: Any) -> None:
 def _models(options: argparse.Namespace) -> int:
     """Write the directory, once. Raises UserError where the package is not installed."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # bars of the libraries that read the file
-    from rlcore.models.smollm2 import write_smollm2
-
     new = write_smollm2(options.directory)
     print(f"{options.directory} {'holds' if new else 'held already'} SmolLM2-135M-Instruct")
     return 0

@@ -5,24 +5,22 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
+from flows import local, services
 from flows.commands.arguments import add_runs_folder
+from flows.report_files import PREFIX
+from rlcore.report.facts import Ending
+from rlcore.report.write import INDEX, write_overlay, write_report
+from rlcore.results.compare import compare
 from rlcore.results.folders import SUMMARY, flow_run_digits, report_folder
+from rlcore.results.run import Run
 from schemas.errors import UserError
 
-if TYPE_CHECKING:
-    from rlcore.report.facts import Ending
-    from rlcore.results.run import Run
 
-
-def add_report(commands: Any) -> None:
-    parser = commands.add_parser(
-        "report", help="write a run's report, or that of several runs, as one HTML file"
-    )
+def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run",
         nargs="+",
@@ -38,10 +36,6 @@ def add_report(commands: Any) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Write the report and print its path, and its address where a server of ours serves it."""
-    from rlcore.report.write import INDEX, write_overlay, write_report
-    from rlcore.results.compare import compare
-    from rlcore.results.run import Run
-
     runs = [Run.open(name, options.runs) for name in options.run]
     names = [run.name for run in runs]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -75,11 +69,8 @@ def _file(names: Sequence[str]) -> str:
     return f"runs-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:12]}.html"
 
 
-def _ending(run: "Run") -> "Ending | None":
+def _ending(run: Run) -> Ending | None:
     """Return what the server, if one is up, says of a run that has not completed."""
-    from flows import local
-    from rlcore.report.facts import Ending
-
     if (run.folder / SUMMARY).is_file() or not local.attach(local.HOME):
         return None
     from flows.flow_runs import ending
@@ -95,9 +86,6 @@ def _ending(run: "Run") -> "Ending | None":
 def _address(path: Path) -> str | None:
     """Return the URL under which the server of this project serves ``path``; None where it does
     not."""
-    from flows import local, services
-    from flows.report_files import PREFIX
-
     server = services.find(local.HOME, "server")
     if server is None:
         return None

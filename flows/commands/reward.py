@@ -4,27 +4,29 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import polars as pl
 
 from flows.commands.arguments import add_overrides, add_runs_folder, overrides_of
 from flows.output import add_format, print_rows, progress_on_stderr, tell, terminal_width
 from flows.paths import RECIPES
+from rlcore.recipes.load import load_recipe, parse_override, recipe_names
+from rlcore.results.folders import run_folder, run_names
+from rlcore.results.run import Run
 from schemas.errors import UserError, did_you_mean
+from schemas.recipe import Recipe
+from schemas.rl import RewardSection
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from rlcore.plan.reward_trial import RewardRows, Tried
-    from schemas.recipe import Recipe
-    from schemas.rl import RewardSection
 
 RECORDED = "recorded"
 ROWS = 1000
 WORST = 5  # rows shown on which two rewards disagree
 
 
-def add_reward(commands: Any) -> None:
-    reward = commands.add_parser("reward", help="try a reward function before a run pays for it")
+def add_reward(reward: argparse.ArgumentParser) -> None:
     actions = reward.add_subparsers(required=True, metavar="ACTION")
     parser = actions.add_parser(
         "try", help="score stored rollouts, or demonstrations, and name what is wrong"
@@ -102,11 +104,10 @@ def try_reward(options: argparse.Namespace) -> int:
 
 def _scored(
     options: argparse.Namespace,
-) -> tuple["RewardRows", "RewardSection", "Tried", str, "pl.DataFrame | None"]:
+) -> tuple["RewardRows", RewardSection, "Tried", str, pl.DataFrame | None]:
     """Return the rows, the limits they were scored under, what the function said, and the name of
     the other reward with what it said; "" and None where there is none."""
     from rlcore.plan.reward_trial import function_of, recorded, score
-    from rlcore.recipes.load import parse_override
 
     recipe, rows = _rows(options)
     stored = recorded(rows.batches)
@@ -123,12 +124,9 @@ def _scored(
     return rows, recipe.reward, tried, against, second[0].rows if second else stored
 
 
-def _rows(options: argparse.Namespace) -> tuple["Recipe", "RewardRows"]:
+def _rows(options: argparse.Namespace) -> tuple[Recipe, "RewardRows"]:
     """Return the rows to score, and the recipe whose limits hold."""
     from rlcore.plan.reward_trial import sample_rows, stored_rows
-    from rlcore.recipes.load import load_recipe, recipe_names
-    from rlcore.results.folders import run_folder, run_names
-    from rlcore.results.run import Run
 
     overrides = overrides_of(options)
     most = options.n or None

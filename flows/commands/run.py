@@ -5,7 +5,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from flows.commands.arguments import (
     add_overrides,
@@ -17,16 +17,20 @@ from flows.commands.arguments import (
 from flows.inline import end, run_inline
 from flows.output import print_json
 from flows.paths import RECIPES
+from flows.stage_status import stages_in_store
+from flows.summary_table import print_summary
+from rlcore.recipes.load import load_recipe
+from rlcore.recipes.origins import Origins
 from rlcore.results.folders import RECIPE, run_directory
+from rlcore.results.run import Run
+from rlcore.rl.fork import Fork
+from rlcore.rl.records import RecordedIterations
 from schemas.errors import UserError
-
-if TYPE_CHECKING:
-    from rlcore.results.run import Run
-    from schemas.recipe import Recipe
+from schemas.recipe import Recipe
+from schemas.stages import Stage, check_stages
 
 
-def add_run(commands: Any) -> None:
-    parser = commands.add_parser("run", help="run a recipe in this process, or plan it")
+def add_run(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
     add_overrides(parser, "e.g. -o rl.iterations=5; may be given many times")
     parser.add_argument(
@@ -76,7 +80,6 @@ def run(options: argparse.Namespace) -> int:
     UserError, before anything starts, for what ``check_start`` refuses.
     """
     from rlcore.plan.preconditions import check_start
-    from schemas.stages import check_stages
 
     if options.dry_run and options.format == "json":
         raise UserError("--format json is of a run's summary; leave it out, or --dry-run")
@@ -85,9 +88,7 @@ def run(options: argparse.Namespace) -> int:
     check_stages(recipe, options.refresh, options.until)
     start = check_start(recipe, call_judges=options.call_judges)
     if options.dry_run:
-        from flows.stage_status import stages_in_store
         from rlcore.plan.dry_run import render_plan
-        from rlcore.recipes.origins import Origins
 
         found = stages_in_store(
             recipe,
@@ -106,8 +107,6 @@ def execute(
     options: argparse.Namespace, recipe: str, overrides: dict[str, Any], refresh: list[str]
 ) -> NoReturn:
     """Run the flow in this process and print its summary; ends the process."""
-    from schemas.stages import Stage
-
     summary = run_inline(
         partial(resolve_name, "flows.rl_pipeline:rl_pipeline"),
         debug=options.debug,
@@ -122,18 +121,13 @@ def execute(
     if options.format == "json":
         print_json(summary)
     else:
-        from flows.summary_table import print_summary
-
         print_summary(summary)
         folder = run_directory(recipe, summary["flow_run_id"])
         print(f"Summary: {(folder / 'summary.json').resolve()}")
     end(0)
 
 
-def add_rerun(commands: Any) -> None:
-    parser = commands.add_parser(
-        "rerun", help="make a stage of a run again, and what follows of it"
-    )
+def add_rerun(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="as `rl-pipeline runs` names it, or 'latest'")
     parser.add_argument(
         "--from",
@@ -153,8 +147,6 @@ def _rerun(options: argparse.Namespace) -> int:
     Raises UserError for a run that there is not, and a stage that its recipe lacks.
     """
     from rlcore.plan.preconditions import check_start
-    from rlcore.results.run import Run
-    from schemas.stages import check_stages
 
     path, recipe = _recorded(Run.open(options.run, options.runs), {})
     check_stages(recipe, [options.stage], options.until, refresh_name="--from")
@@ -162,19 +154,14 @@ def _rerun(options: argparse.Namespace) -> int:
     execute(options, path, {}, [options.stage])
 
 
-def _recorded(run: "Run", overrides: dict[str, Any]) -> tuple[str, "Recipe"]:
+def _recorded(run: Run, overrides: dict[str, Any]) -> tuple[str, Recipe]:
     """Return the path, from here, of the recipe that ``run`` recorded, and the recipe itself."""
-    from rlcore.recipes.load import load_recipe
-
     path = run.folder / RECIPE
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return str(path), load_recipe(str(path), overrides, directory=run.folder)
 
 
-def add_fork(commands: Any) -> None:
-    parser = commands.add_parser(
-        "fork", help="a run that continues from a checkpoint of another, with other settings"
-    )
+def add_fork(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "origin",
         metavar="RUN@N",
@@ -195,10 +182,6 @@ def _fork(options: argparse.Namespace) -> int:
     checkpoint that is gone, and overrides that make another model than that of the checkpoint.
     """
     from rlcore.plan.preconditions import check_fits, check_start
-    from rlcore.results.run import Run
-    from rlcore.rl.fork import Fork
-    from rlcore.rl.records import RecordedIterations
-    from schemas.stages import check_stages
 
     name, at, number = options.origin.rpartition("@")
     if not at or not number.isdecimal():

@@ -9,6 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from flows import local, services
 from flows.commands.arguments import add_runs_folder
 from flows.output import add_format, print_rows
 from rlcore.results.folders import RECIPE, SUMMARY, flow_run_digits, run_folders
@@ -21,8 +24,7 @@ PATIENCE_S = 90.0  # with a run that is to stop, which closes its workers first
 POLL_S = 0.5
 
 
-def add_runs(commands: Any) -> None:
-    parser = commands.add_parser("runs", help="list the runs: state, accuracy, export")
+def add_runs(parser: argparse.ArgumentParser) -> None:
     add_runs_folder(parser)
     add_format(parser)
     parser.set_defaults(command=_runs)
@@ -48,8 +50,6 @@ def _runs(options: argparse.Namespace) -> int:
 
 def run_rows(folder: Path) -> list[dict[str, Any]]:
     """Return a row per run below ``folder``, the newest first: what its files say of it."""
-    import yaml
-
     rows = []
     for run in run_folders(folder):
         recipe = yaml.load((run / RECIPE).read_text(encoding="utf-8"), yaml.CSafeLoader)
@@ -74,8 +74,6 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
 
 def _known_states() -> dict[str, str]:
     """Return what the server, if one is up, says of runs: state by digits."""
-    from flows import local
-
     if not local.attach(local.HOME):
         return {}
     from flows.flow_runs import states
@@ -87,8 +85,7 @@ def _time(path: Path) -> str:
     return datetime.fromtimestamp(path.stat().st_mtime).astimezone().isoformat(" ", "seconds")
 
 
-def add_watch(commands: Any) -> None:
-    parser = commands.add_parser("watch", help="follow a run to its table, from any terminal")
+def add_watch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run",
         nargs="?",
@@ -103,24 +100,21 @@ def watch(options: argparse.Namespace) -> int:
 
     Raises UserError when no server is up, or it knows no such run.
     """
-    from flows import services
-    from flows.local import HOME, ROOT, attach
-
     foreign = "PREFECT_API_URL" in os.environ  # its worker may be anywhere
-    if not attach(HOME):
+    if not local.attach(local.HOME):
         raise UserError("no Prefect server of this project is running; `make up` starts it")
     from prefect.settings import PREFECT_UI_URL
 
     from flows.flow_runs import find_run, is_of_a_terminal, whole
     from flows.follow import follow
 
-    worker = services.find(HOME, "worker")
+    worker = services.find(local.HOME, "worker")
     run = find_run(options.run)
     owner = whole(run)
-    log = None if is_of_a_terminal(owner) else services.log_path(HOME, "worker")
+    log = None if is_of_a_terminal(owner) else services.log_path(local.HOME, "worker")
     return follow(
         run.id,
-        root=ROOT,
+        root=local.ROOT,
         ui_url=str(PREFECT_UI_URL.value()),
         worker_alive=lambda: foreign or (worker is not None and worker.alive()),
         worker_log=log,
@@ -128,15 +122,12 @@ def watch(options: argparse.Namespace) -> int:
     )
 
 
-def add_stop(commands: Any) -> None:
-    parser = commands.add_parser("stop", help="cancel a run; the same command continues it")
+def add_stop(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="as `rl-pipeline runs` names it, or 'latest'")
     parser.set_defaults(command=_stop)
 
 
 def _stop(options: argparse.Namespace) -> int:
-    from flows import local
-
     if not local.attach(local.HOME):
         raise UserError(
             f"run '{options.run}' is cancelled through its Prefect server, and none is up;"

@@ -3,20 +3,17 @@ a question that people have about a run, and what there is to ask for."""
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
 
 from flows.commands.arguments import add_runs_folder, add_store_root, check_store
 from flows.output import add_format, print_rows, print_wrapped, tell
 from rlcore.results.folders import LATEST, run_folder
+from rlcore.results.queries import QueryResult, answer, describe
+from rlcore.results.questions import QUESTIONS, question, statement
+from rlcore.store.reader import ArtifactReader
+from schemas.table_list import TABLES, VIEWS
 
-if TYPE_CHECKING:
-    from rlcore.results.queries import QueryResult
 
-
-def add_sql(commands: Any) -> None:
-    parser = commands.add_parser(
-        "sql", help="query rollouts, rewards, metrics, lineage with DuckDB"
-    )
+def add_sql(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "statement", help='e.g. "select outcome, count(*) from rollouts group by 1"'
     )
@@ -34,15 +31,12 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
 
 
 def _sql(options: argparse.Namespace) -> int:
-    from rlcore.results.queries import answer
-    from rlcore.store.reader import ArtifactReader
-
     check_store(options.store)
     _print_answer(answer(ArtifactReader(options.store), options.statement, tell), options)
     return 0
 
 
-def _print_answer(found: "QueryResult", options: argparse.Namespace) -> None:
+def _print_answer(found: QueryResult, options: argparse.Namespace) -> None:
     """Print the rows of a query, of a table at most ``--rows`` and how many there are."""
     rows = found.dicts()
     shown = rows[: options.rows] if options.format == "table" else rows
@@ -55,10 +49,7 @@ def _print_answer(found: "QueryResult", options: argparse.Namespace) -> None:
         )
 
 
-def add_ask(commands: Any) -> None:
-    parser = commands.add_parser(
-        "ask", help="questions about a run: prompts never rewarded, hacking, skipped rows, ..."
-    )
+def add_ask(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "question", nargs="?", metavar="NAME", help="which question; without one, all are listed"
     )
@@ -78,10 +69,6 @@ def add_ask(commands: Any) -> None:
 
 
 def _ask(options: argparse.Namespace) -> int:
-    from rlcore.results.queries import answer
-    from rlcore.results.questions import QUESTIONS, question, statement
-    from rlcore.store.reader import ArtifactReader
-
     if options.question is None:
         rows = [{"question": name, "answers": each.title} for name, each in QUESTIONS.items()]
         print_rows(rows, ("question", "answers"), options.format)
@@ -105,8 +92,7 @@ def _ask(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_tables(commands: Any) -> None:
-    parser = commands.add_parser("tables", help="list the tables of `sql`, or one's columns")
+def add_tables(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", nargs="?", metavar="TABLE", help="e.g. rollouts")
     add_format(parser)
     parser.set_defaults(command=tables)
@@ -114,9 +100,6 @@ def add_tables(commands: Any) -> None:
 
 def tables(options: argparse.Namespace) -> int:
     """Print each table with what it holds, or the columns of one with type and meaning."""
-    from rlcore.results.queries import describe
-    from schemas.table_list import TABLES, VIEWS
-
     texts, title = {**VIEWS, **TABLES}, ""
     if options.table is None:
         columns, rows = ("table", "holds"), list(texts.items())

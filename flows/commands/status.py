@@ -6,8 +6,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from flows import local, services
 from flows.commands.arguments import add_overrides, add_recipe, recipe_of
 from flows.output import add_format, print_rows
+from flows.stage_status import stages_in_store
 from rlcore.plan.states import state_lines
 from schemas.errors import UserError
 
@@ -16,11 +18,7 @@ COLUMNS = ("what", "state", "since", "pid", "where")
 RUNNING = "running"
 
 
-def add_status(commands: Any) -> None:
-    parser = commands.add_parser(
-        "status",
-        help="what is up: server, worker, runs; with a recipe, which stages would run, and why",
-    )
+def add_status(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser, nargs="?")
     add_overrides(parser, "e.g. -o rl.iterations=5; may be given many times")
     parser.add_argument(
@@ -36,8 +34,6 @@ def _status(options: argparse.Namespace) -> int:
         return _stages(options)
     if options.override or options.accept_code:
         raise UserError("-o and --accept-code are of a recipe; name it: rl-pipeline status RECIPE")
-    from flows import local
-
     rows = site_rows(local.HOME)
     up = all(row["state"] == RUNNING for row in rows)
     if rows[0]["state"] == RUNNING:
@@ -51,8 +47,6 @@ def _stages(options: argparse.Namespace) -> int:
 
     Raises UserError where the recipe is wrong, or the store or a file of it cannot be read.
     """
-    from flows.stage_status import stages_in_store
-
     recipe = recipe_of(options)
     found = stages_in_store(recipe, accept_code=options.accept_code)
     if found.unread:
@@ -69,15 +63,12 @@ def _stages(options: argparse.Namespace) -> int:
 
 def site_rows(home: Path) -> list[dict[str, Any]]:
     """Return a row for the server of ``home``, and one for its worker."""
-    from flows import services
-    from flows.local import healthy
-
     rows = []
     for name in ("server", "worker"):
         service = services.find(home, name)
         if service is None:
             state = "not running"
-        elif name == "server" and not healthy(home, service):
+        elif name == "server" and not local.healthy(home, service):
             state = "does not answer"
         else:
             state = RUNNING

@@ -3,15 +3,25 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flows.commands.arguments import add_store_root, check_store
 from flows.output import add_format, print_rows, tell, without_path
-
-if TYPE_CHECKING:
-    from rlcore.results.retention import Plan, RetentionSettings
-    from rlcore.store.artifacts import ArtifactStore
-    from schemas.artifacts import ArtifactRef
+from rlcore.results.named_artifacts import subject
+from rlcore.results.retention import (
+    Plan,
+    RetentionSettings,
+    by_kind,
+    by_run,
+    check_all,
+    collect,
+    leftovers,
+    make_plan,
+    survey,
+)
+from rlcore.results.roots import PINS, pin, unpin
+from rlcore.store.artifacts import ArtifactStore
+from schemas.artifacts import ArtifactRef
 
 KINDS = ("kind", "artifacts", "bytes", "reclaimable", "stays")
 RUNS = ("recipe", "run", "began", "artifacts", "bytes", "alone", "reclaimable", "kept")
@@ -21,10 +31,7 @@ KIB = 1024
 DATE_CHARS = len("2026-01-31")
 
 
-def add_store(commands: Any) -> None:
-    parser = commands.add_parser(
-        "store", help="bytes by kind and run, pins, removal of what nothing needs, verification"
-    )
+def add_store(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     usage = actions.add_parser("usage", help="bytes, and how many of them gc would remove")
     usage.add_argument(
@@ -92,9 +99,7 @@ def _add_kept(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
 
 
-def _settings(options: argparse.Namespace) -> "RetentionSettings":
-    from rlcore.results.retention import RetentionSettings
-
+def _settings(options: argparse.Namespace) -> RetentionSettings:
     return RetentionSettings(
         keep_runs=options.keep_runs,
         keep_champions=options.keep_champions,
@@ -103,16 +108,12 @@ def _settings(options: argparse.Namespace) -> "RetentionSettings":
     )
 
 
-def _open(options: argparse.Namespace) -> "ArtifactStore":
-    from rlcore.store.artifacts import ArtifactStore
-
+def _open(options: argparse.Namespace) -> ArtifactStore:
     check_store(options.store)
     return ArtifactStore(options.store, writer=f"rl-pipeline store of {options.store}")
 
 
 def _usage(options: argparse.Namespace) -> int:
-    from rlcore.results.retention import by_kind, by_run, survey
-
     store, settings = _open(options), _settings(options)
     plan = survey(store, settings)
     if options.by == "kind":
@@ -131,8 +132,6 @@ def _usage(options: argparse.Namespace) -> int:
 
 
 def _pin(options: argparse.Namespace) -> int:
-    from rlcore.results.roots import pin
-
     store, ref = _named(options)
     pin(store, ref)
     print(f"pinned: {ref.kind}/{ref.key}, and all that it was made from")
@@ -140,8 +139,6 @@ def _pin(options: argparse.Namespace) -> int:
 
 
 def _unpin(options: argparse.Namespace) -> int:
-    from rlcore.results.roots import PINS, unpin
-
     store, place = _open(options), options.subject
     if place not in store.keys(PINS):
         store, ref = _named(options)
@@ -151,19 +148,14 @@ def _unpin(options: argparse.Namespace) -> int:
     return 0
 
 
-def _named(options: argparse.Namespace) -> "tuple[ArtifactStore, ArtifactRef]":
+def _named(options: argparse.Namespace) -> tuple[ArtifactStore, ArtifactRef]:
     """Return the store and the artifact that a person named. Raises UserError for none."""
-    from rlcore.results.named_artifacts import subject
-    from rlcore.store.artifacts import ArtifactStore
-
     _open(options)
     reader, (ref, *_) = subject(options.subject, options.store)
     return ArtifactStore(reader.root), ref
 
 
 def _gc(options: argparse.Namespace) -> int:
-    from rlcore.results.retention import collect, leftovers, make_plan
-
     store, settings = _open(options), _settings(options)
     plan = make_plan(store, settings)
     rows = [
@@ -200,7 +192,7 @@ def _gc(options: argparse.Namespace) -> int:
     return 0
 
 
-def _sizes(plan: "Plan") -> str:
+def _sizes(plan: Plan) -> str:
     return f"{text_of(plan.bytes_of(plan.removed))} of {text_of(plan.bytes_of(plan.manifests))}"
 
 
@@ -226,8 +218,6 @@ def _folded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from rlcore.results.retention import check_all
-
     checked = list(check_all(_open(options)))
     damaged = [
         {

@@ -7,17 +7,15 @@ import sys
 import time
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from flows import local, services
 from flows.paths import RECIPES
+from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
 
-if TYPE_CHECKING:
-    from flows.local import Site
 
-
-def add_up(commands: Any) -> None:
-    parser = commands.add_parser("up", help="start Prefect server and worker; deploy the recipes")
+def add_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=int, default=1, help="limit of concurrent runs (default: %(default)s)"
     )
@@ -31,8 +29,6 @@ def add_up(commands: Any) -> None:
 
 
 def _up(options: argparse.Namespace) -> int:
-    from flows import local, services
-
     started = time.monotonic()
     if options.port is not None:
         services.choose_port(local.HOME, options.port)
@@ -47,36 +43,27 @@ def _up(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_down(commands: Any) -> None:
-    parser = commands.add_parser("down", help="end worker and server; cancel runs that wait")
+def add_down(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_down)
 
 
 def _down(options: argparse.Namespace) -> int:
-    from flows import local
-
     del options
     ended = local.down(local.HOME)
     print(f"Ended: {', '.join(ended)}." if ended else "Nothing was running.")
     return 0
 
 
-def add_open(commands: Any) -> None:
-    parser = commands.add_parser(
-        "open", help="log this browser into the Prefect UI, by a one-time link"
-    )
+def add_open(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_open)
 
 
 def _open(options: argparse.Namespace) -> int:
     """Print a login link, and open it where this process has a display."""
-    from flows import services
-    from flows.local import HOME, connect
-
     del options
-    if services.find(HOME, "server") is None:
+    if services.find(local.HOME, "server") is None:
         raise UserError("no Prefect server of this project runs; `make up` starts it")
-    site = connect()
+    site = local.connect()
     link = login_link(site)
     print(link)
     print(
@@ -88,7 +75,7 @@ def _open(options: argparse.Namespace) -> int:
     return 0
 
 
-def login_link(site: "Site") -> str:
+def login_link(site: local.Site) -> str:
     """Return a link that logs the browser that opens it into the UI, once and within 5 minutes."""
     from prefect.client.orchestration import get_client
 
@@ -98,8 +85,7 @@ def login_link(site: "Site") -> str:
     return site.ui_url + reply.json()["path"]
 
 
-def add_deploy(commands: Any) -> None:
-    parser = commands.add_parser("deploy", help="make a deployment for your own recipe file")
+def add_deploy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, help="path of a YAML file")
     parser.set_defaults(command=deploy)
 
@@ -109,17 +95,13 @@ def deploy(options: argparse.Namespace) -> int:
 
     Raises UserError as ``load_recipe`` does, before anything is started.
     """
-    from rlcore.recipes.load import load_recipe
-
     section = load_recipe(str(options.recipe), directory=RECIPES).retrain
-    from flows.local import settings, up
-
-    site = up()
+    site = local.up()
     from flows.deploy import deploy_own
     from flows.retrain import retrain
     from flows.rl_pipeline import rl_pipeline
 
-    variables = settings(site.home, site.port)
+    variables = local.settings(site.home, site.port)
     name = deploy_own(rl_pipeline, options.recipe, retrain, environment=variables)
     folder = options.recipe.expanduser().resolve().parent
     print(f"Deployed rl-pipeline/{name}; its runs import modules from {folder}.")

@@ -23,10 +23,7 @@ LOOK_S = 1.0
 KINDS = ("process", "kubernetes")
 
 
-def add_worker(commands: Any) -> None:
-    parser = commands.add_parser(
-        "worker", help="deploy the recipes on the server of PREFECT_API_URL, and run them for it"
-    )
+def add_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=int, default=1, help="limit of concurrent runs (default: %(default)s)"
     )
