@@ -165,11 +165,16 @@ def _folder_of(base: str, path: Path, directory: Path) -> Path:
     )
 
 
-# Keys of a recipe, * being any index, that hold the path of a file, and a user's code.
-_FILES = ("rl.ptx.path", "reward_model.preferences.path", "data.sources.*.path")
+# Keys of a recipe, * being any name or index, that hold the path of a file, a model's directory or
+# name, and a user's code.
+_FILES = (
+    *("data.sources.*.path", "preference.data.path", "reward_model.preferences.path"),
+    "rl.ptx.path",
+)
+_MODELS = ("model.path", "reward_model.base", "reward_models.*.path")
 _CODE = (
     *("reward.functions.*.name", "environment.name", "hardware.rollout.engine"),
-    *("rl.algorithm.advantage", "rl.algorithm.policy_loss"),
+    *("reward_model.preferences.ranked_by", "rl.algorithm.advantage", "rl.algorithm.policy_loss"),
 )
 
 
@@ -180,7 +185,7 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
     directory in ``folder``: it may be one of the hub.
     """
     for key, given in list(leaves(tree)):
-        place = re.sub(r"\.\d+(?=\.)", ".*", key)
+        place = re.sub(r"(?<=\.)\d+(?=\.)|(?<=^reward_models\.)[^.]+(?=\.)", "*", key)
         if place == "environment.command" and isinstance(given, list):
             for index, word in enumerate(given):
                 if isinstance(word, str) and _is_file_beside(word, folder):
@@ -189,7 +194,7 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
             is_theirs = (
                 (place in _FILES and not _only_here(given, folder))
                 or (place in _CODE and _is_file_beside(split_function(given)[0], folder))
-                or (place == "model.path" and (folder / given).is_dir())
+                or (place in _MODELS and (folder / given).is_dir())
             )
             if is_theirs:
                 set_key(tree, key, str(folder / given))

@@ -247,3 +247,30 @@ def test_a_recipe_elsewhere_extends_ours_and_reads_its_own_folder(
     looked = r"no gsm8k-gpro\.yaml in '.*mine' nor among .*did you mean"
     with pytest.raises(UserError, match=looked):
         load_recipe(str(mine / "own.yaml"), directory=RECIPES)
+
+
+def test_pairs_reward_models_and_ranking_code_lie_beside_a_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub name stays one where the recipe's folder has no such directory."""
+    mine, here = tmp_path / "mine", tmp_path / "here"
+    for folder in (mine / "small", mine / "judge", here):
+        folder.mkdir(parents=True)
+    (mine / "own.yaml").write_text(
+        "extends: gsm8k-rlhf\nname: own\n"
+        "preference: {algorithm: dpo, data: {kind: file, path: pairs.jsonl}}\n"
+        "reward_model:\n  base: small\n"
+        "  preferences: {kind: samples, ranked_by: 'taste.py:rank'}\n"
+        "reward_models: {mine: {path: judge}, theirs: {path: owner/judge}}\n"
+        "reward:\n  functions: [{name: reward_model}, {name: 'reward_model:mine'},"
+        " {name: 'reward_model:theirs'}, {name: 'taste.py:rank', weight: 0}]\n"
+    )
+    monkeypatch.chdir(here)
+    recipe = load_recipe(str(mine / "own.yaml"), directory=RECIPES)
+    assert recipe.preference is not None
+    assert recipe.preference.data.path == str(mine / "pairs.jsonl")
+    assert recipe.reward_model is not None
+    assert recipe.reward_model.base == str(mine / "small")
+    assert recipe.reward_model.preferences.ranked_by == str(mine / "taste.py:rank")
+    models = {name: model.path for name, model in recipe.reward_models.items()}
+    assert models == {"mine": str(mine / "judge"), "theirs": "owner/judge"}
