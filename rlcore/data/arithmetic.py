@@ -13,12 +13,10 @@ the other operand tuples a digest assigns a tenth to ``test`` and a tenth to ``v
 
 import hashlib
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from rlcore.data.task_sampling import DrawnExample, Generator
-from schemas.data import ARITHMETIC, ArithmeticSource
+from schemas.data import ArithmeticSource
 
 KINDS = {
     "add": "+",
@@ -147,32 +145,9 @@ def kinds_of(steps: tuple[int, int]) -> list[str]:
     return [kind for kind, operations in KINDS.items() if fewest <= len(operations) <= most]
 
 
-def prompts(source: ArithmeticSource, seed: int) -> Iterator[DrawnExample[Problem]]:
-    """Yield the prompts of all subsets, a pure function of ``source`` and ``seed``.
-
-    Those of one subset are distinct operand tuples (mul has 89). Raises ``UserError`` as
-    ``Generator.prompts`` does.
-    """
-    subsets = ("train", "validation", "test", "test_steps")
-    sizes = {subset: getattr(source, subset) for subset in subsets}
-    return _generator(source).prompts(seed, sizes)
-
-
-def demonstrations(source: ArithmeticSource, seed: int) -> Iterator[DrawnExample[Problem]]:
-    """Yield the demonstrations, a pure function of ``source`` and ``seed``; no held-out step occurs
-    in one, not even in a wrong one. Raises ``UserError`` as ``Generator.demonstrations`` does."""
-    return _generator(source).demonstrations(
-        seed, source.demonstrations, lambda problem, rng: demonstrate(problem, source, rng)
-    )
-
-
-def _generator(source: ArithmeticSource) -> Generator[Problem]:
-    kinds = kinds_of(source.steps)
-    return Generator(ARITHMETIC, lambda subset: kinds, _draw, lambda problem: problem.key)
-
-
 def demonstrate(problem: Problem, rates: ArithmeticSource, rng: random.Random) -> str:
-    """Return a response with errors of independent kinds, each at its rate where it is possible.
+    """Return a response with errors of independent kinds, each at its rate where it is possible; no
+    held-out step occurs in one.
 
     ``wrong_operation``: one step uses another operation, its arithmetic consistent and carried
     through. ``off_result``: one result is off by 1, 2 or 10 and carried through. Both are left out
@@ -235,7 +210,7 @@ def _units(left: int, op: str, right: int) -> str:
     return f"{calculate(a, op, b):02}"
 
 
-def _draw(rng: random.Random, kind: str, subset: str) -> tuple[Problem, str] | None:
+def draw(rng: random.Random, kind: str, subset: str) -> tuple[Problem, str] | None:
     """Return a problem of ``kind`` and its question, or None where its numbers leave 1..99 or it is
     of another subset."""
     first = rng.randrange(10, LARGEST // 2 + 1 if KINDS[kind][0] == "*" else LARGEST + 1)

@@ -1,4 +1,5 @@
-"""The rows of the generators, among them instructions that a rule can check.
+"""The rows of the generators: distinct tasks of each subset, drawn from a seed, among them
+instructions that a rule can check.
 
 Test and validation prompts ask for words that no training prompt asks for. A model of 100 M
 parameters that follows instructions now and then has a foothold in them without any SFT.
@@ -6,14 +7,14 @@ parameters that follows instructions now and then has a foothold in them without
 
 import json
 import random
-from collections.abc import Iterator
-from itertools import chain, combinations
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, Generic, TypeVar
 
 from rlcore.algorithms.seeds import stream_seed
 from rlcore.data import arithmetic, programs
 from rlcore.data.rows import Row
-from rlcore.data.task_sampling import DrawnExample
 from rlcore.envs.process import EnvironmentProcess
 from rlcore.envs.types import Call
 from rlcore.models.chat import Message
@@ -27,6 +28,104 @@ from schemas.data import (
 )
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
+
+VALIDATION_DEMONSTRATIONS = 256
+_TRIES = 4000  # consecutive unusable draws after which a kind counts as exhausted
+
+Task = TypeVar("Task", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnExample(Generic[Task]):
+    """One question. ``response``: a demonstration, right or not; empty for a prompt."""
+
+    task: Task
+    subset: str
+    question: str
+    response: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Generator(Generic[Task]):
+    """What the tasks of a source are drawn by. ``subsets``: of its prompts. ``kinds``: those of its
+    tasks of a subset. ``draw``: a task of a kind and a subset with its question, or None for a draw
+    that is unusable. ``key``: of equal tasks. ``respond``: a demonstration of a task, with errors
+    at the rates of the source."""
+
+    subsets: Sequence[str]
+    kinds: Callable[[Any, str], Sequence[str]]
+    draw: Callable[[random.Random, str, str], tuple[Task, str] | None]
+    key: Callable[[Task], Hashable]
+    respond: Callable[[Task, Any, random.Random], str]
+
+    def examples(
+        self, source: ArithmeticSource | ProgramsSource, seed: int
+    ) -> Iterator[DrawnExample[Task]]:
+        """Yield the prompts of each subset, each of another task, then the demonstrations of
+        ``train`` tasks and at most ``VALIDATION_DEMONSTRATIONS`` of ``validation`` tasks, each of
+        another question: a pure function of ``source`` and ``seed``.
+
+        Kinds are drawn evenly, and where one is exhausted the others make up for it. Raises
+        ``UserError`` when a subset has too few tasks or questions.
+        """
+        for subset in self.subsets:
+            rng = random.Random(stream_seed(seed, source.kind, subset))
+            size = getattr(source, subset)
+            yield from self._distinct(source, rng, subset, size, lambda e: self.key(e.task), subset)
+        size = source.demonstrations
+        for subset, count in (
+            ("train", size),
+            ("validation", min(VALIDATION_DEMONSTRATIONS, size)),
+        ):
+            rng = random.Random(stream_seed(seed, source.kind, subset, "demonstrations"))
+            for e in self._distinct(
+                source, rng, subset, count, lambda e: e.question, "demonstrations"
+            ):
+                yield replace(e, response=self.respond(e.task, source, rng))
+
+    def _distinct(
+        self,
+        source: ArithmeticSource | ProgramsSource,
+        rng: random.Random,
+        subset: str,
+        size: int,
+        identity: Callable[[DrawnExample[Task]], Hashable],
+        setting: str,
+    ) -> Iterator[DrawnExample[Task]]:
+        kinds, seen = list(self.kinds(source, subset)), set[Hashable]()
+        while len(seen) < size:
+            if not kinds:
+                raise UserError(
+                    f"data.sources: the source of kind {source.kind} has {setting} = {size}, and"
+                    f" only {len(seen)} distinct ones of '{subset}' exist; lower {setting}"
+                )
+            kind = rng.choice(kinds)
+            for _ in range(_TRIES):
+                if (found := self.draw(rng, kind, subset)) is None:
+                    continue
+                example = DrawnExample(found[0], subset, found[1])
+                if (name := identity(example)) not in seen:
+                    seen.add(name)
+                    yield example
+                    break
+            else:
+                kinds.remove(kind)
+
+
+SUMS = Generator(  # the prompts of a subset are distinct operand tuples (mul has 89)
+    subsets=("train", "validation", "test", "test_steps"),
+    kinds=lambda source, subset: arithmetic.kinds_of(source.steps),
+    draw=arithmetic.draw,
+    key=lambda problem: problem.key,
+    respond=arithmetic.demonstrate,
+)
+TINY_PROGRAMS = Generator(  # the prompts of a subset are distinct programs (``*`` has 19)
+    subsets=("train", "validation", "test"),
+    kinds=lambda source, subset: list(programs.programs_of(subset)),
+    draw=programs.draw,
+    key=lambda program: program,
+    respond=programs.demonstrate,
+)
 
 # Common words that go together in a sentence in any pair.
 WORDS = (
@@ -68,8 +167,8 @@ def prompts(source: InstructionsSource, seed: int) -> Iterator[DrawnExample[Aske
 
     Raises UserError when a subset has too few.
     """
-    sizes = {"train": source.train, "validation": source.validation, "test": source.test}
-    for subset, size in sizes.items():
+    for subset in ("train", "validation", "test"):
+        size = getattr(source, subset)
         asked = [
             (pair, length, phrase)
             for pair in combinations(words_of(subset), 2)
@@ -109,13 +208,11 @@ def generated_rows(
             assert environment is not None, "a rule of the recipe"
             yield from environment_rows(source, environment, seed)
         case ArithmeticSource():
-            sums = chain(arithmetic.prompts(source, seed), arithmetic.demonstrations(source, seed))
-            for index, example in enumerate(sums):
+            for index, example in enumerate(SUMS.examples(source, seed)):
                 info = {"kind": example.task.kind, "numbers": example.task.numbers}
                 yield _row(source, index, example, "math", str(example.task.answer), info)
         case ProgramsSource():
-            tasks = chain(programs.prompts(source, seed), programs.demonstrations(source, seed))
-            for index, example in enumerate(tasks):
+            for index, example in enumerate(TINY_PROGRAMS.examples(source, seed)):
                 info = {"kind": example.task.kind, "steps": example.task.steps}
                 tests = None if example.response else json.dumps(example.task.tests(source.tests))
                 yield _row(source, index, example, "code", tests, info, reward_style="code")
@@ -159,17 +256,13 @@ def environment_rows(
     A prompt is what ``reset`` begins with for the seed in its ``extra_info``; an episode of it gets
     that seed again. Raises UserError where ``reset`` makes no prompt or fails.
     """
-    sizes = {
-        "train": source.train_size,
-        "validation": source.validation_size,
-        "test": source.test_size,
-    }
     name = source.data_source or environment.name
     process = EnvironmentProcess(environment)
     try:
         rows: list[Row] = []
-        for split, size in sizes.items():
-            seeds = [stream_seed(seed, ENVIRONMENT, split, number) for number in range(size)]
+        for split in ("train", "validation", "test"):
+            numbers = range(getattr(source, f"{split}_size"))
+            seeds = [stream_seed(seed, ENVIRONMENT, split, number) for number in numbers]
             rows += _begun(process, seeds, split, name, first=len(rows))
         seeds = [
             stream_seed(seed, ENVIRONMENT, "demonstration", number)

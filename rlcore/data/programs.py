@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from operator import add, floordiv, mod, mul, sub
 
 from rlcore.algorithms.seeds import stream_seed
-from rlcore.data.task_sampling import DrawnExample, Generator
-from schemas.data import PROGRAMS, ProgramsSource
+from schemas.data import ProgramsSource
 
 # Operators in the order of use. A sum before a product needs parentheses. No quotient follows a
 # sum, since it would hide most errors in that sum from the tests.
@@ -48,22 +48,14 @@ RESPONSE = "```python\n{line}\n```"
 MALFORMED = ("```\n{line}\n```", "```python\n{line}", "{line}", "```python\n{expression}\n```")
 INPUTS = range(1000, 10000)  # large enough for every wrong divisor to change every output
 _PROBES = tuple(range(1009, 9973, 747))
+_OPERATORS = {"+": add, "-": sub, "*": mul, "/": floordiv, "%": mod}
 _NUMBER_READ = "int(input())"
 _DRAWS = 16  # of inputs, until they tell a program from wrong ones
 
 
 def calculate(left: int, op: str, right: int) -> int:
     """Return ``left op right`` for op in ``+-*/%``; a quotient is rounded down."""
-    match op:
-        case "+":
-            return left + right
-        case "-":
-            return left - right
-        case "*":
-            return left * right
-        case "/":
-            return left // right
-    return left % right
+    return _OPERATORS[op](left, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,27 +111,9 @@ class Program:
         return {0: "test", 1: "validation"}.get(bucket, "train")
 
 
-def prompts(source: ProgramsSource, seed: int) -> Iterator[DrawnExample[Program]]:
-    """Yield the prompts of all subsets, a pure function of ``source`` and ``seed``.
-
-    Those of one subset are distinct programs (``*`` has 19). Raises ``UserError`` as
-    ``Generator.prompts`` does.
-    """
-    sizes = {"train": source.train, "validation": source.validation, "test": source.test}
-    return _GENERATOR.prompts(seed, sizes)
-
-
-def demonstrations(source: ProgramsSource, seed: int) -> Iterator[DrawnExample[Program]]:
-    """Yield the demonstrations, a pure function of ``source`` and ``seed``; a wrong one never
-    computes what a held-out program computes. Raises ``UserError`` as
-    ``Generator.demonstrations`` does."""
-    return _GENERATOR.demonstrations(
-        seed, source.demonstrations, lambda program, rng: demonstrate(program, source, rng)
-    )
-
-
 def demonstrate(program: Program, rates: ProgramsSource, rng: random.Random) -> str:
-    """Return a response with errors of independent kinds, each at its rate where it is possible.
+    """Return a response with errors of independent kinds, each at its rate where it is possible;
+    none computes what a held-out program computes.
 
     ``forgotten_step``: the second step is missing where the first is a product, quotient or
     remainder; elsewhere half as often, so that SFT alone learns to finish some programs.
@@ -213,7 +187,7 @@ def _computes(program: Program, numbers: Sequence[int], outputs: Sequence[int]) 
 
 
 @cache
-def _programs(subset: str) -> dict[str, tuple[Program, ...]]:
+def programs_of(subset: str) -> dict[str, tuple[Program, ...]]:
     """Return all programs of ``subset`` by kind."""
     found: dict[str, list[Program]] = {kind: [] for kind in KINDS}
     for kind in KINDS:
@@ -224,12 +198,7 @@ def _programs(subset: str) -> dict[str, tuple[Program, ...]]:
     return {kind: tuple(programs) for kind, programs in found.items() if programs}
 
 
-def _draw(rng: random.Random, kind: str, subset: str) -> tuple[Program, str]:
-    program = rng.choice(_programs(subset)[kind])
+def draw(rng: random.Random, kind: str, subset: str) -> tuple[Program, str]:
+    program = rng.choice(programs_of(subset)[kind])
     parts = [rng.choice(PHRASES[op]).format(number) for op, number in program.steps]
     return program, ", ".join([rng.choice(OPENINGS), *parts, "print it."])
-
-
-_GENERATOR = Generator(
-    PROGRAMS, lambda subset: list(_programs(subset)), _draw, lambda program: program
-)

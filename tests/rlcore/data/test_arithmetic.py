@@ -13,12 +13,10 @@ from rlcore.data.arithmetic import (
     Problem,
     calculate,
     demonstrate,
-    demonstrations,
     is_held_out,
     kinds_of,
-    prompts,
 )
-from rlcore.data.task_sampling import DrawnExample
+from rlcore.data.generators import SUMS, DrawnExample
 from schemas.data import ArithmeticSource
 
 SOURCE = ArithmeticSource(train=600, validation=100, test=200, test_steps=100, demonstrations=3000)
@@ -29,7 +27,8 @@ def generate(
     source: ArithmeticSource, seed: int
 ) -> tuple[list[DrawnExample[Problem]], list[DrawnExample[Problem]]]:
     """Return prompts and demonstrations."""
-    return list(prompts(source, seed)), list(demonstrations(source, seed))
+    made = list(SUMS.examples(source, seed))
+    return [e for e in made if not e.response], [e for e in made if e.response]
 
 
 @pytest.fixture(scope="module")

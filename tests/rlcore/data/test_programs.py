@@ -7,17 +7,14 @@ from collections import Counter
 import pytest
 
 from rlcore.data.dedup import words_of
-from rlcore.data.generators import generated_rows
+from rlcore.data.generators import TINY_PROGRAMS, DrawnExample, generated_rows
 from rlcore.data.programs import (
     KINDS,
     Program,
     calculate,
     demonstrate,
-    demonstrations,
-    prompts,
 )
 from rlcore.data.rows import Row
-from rlcore.data.task_sampling import DrawnExample
 from rlcore.rewards import code
 from rlcore.rewards.code import last_program
 from rlcore.rewards.types import Reward, RewardRow
@@ -35,7 +32,8 @@ def generate(
     source: ProgramsSource, seed: int
 ) -> tuple[list[DrawnExample[Program]], list[DrawnExample[Program]]]:
     """Return prompts and demonstrations."""
-    return list(prompts(source, seed)), list(demonstrations(source, seed))
+    made = list(TINY_PROGRAMS.examples(source, seed))
+    return [e for e in made if not e.response], [e for e in made if e.response]
 
 
 @pytest.fixture(scope="module")
