@@ -144,17 +144,8 @@ def _gsm8k(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     truth = found[-1].replace(",", "") if found else ""
     if not _INTEGER.fullmatch(truth):
         raise BadRow("no_final_answer", "the answer has no integer after '#### '")
-    info = {"split": table.split, "index": index, "answer": answer, "question": question}
-    solution = [{"role": "assistant", "content": answer}] if table.demonstrations else []
-    return _row(
-        table,
-        index,
-        prompt=[{"role": "user", "content": f"{question} {table.instruction}".rstrip()}],
-        solution=solution,
-        ability="math",
-        ground_truth=truth,
-        extra_info=_json(info),
-    )
+    info = {"answer": answer, "question": question}
+    return _question(table, index, question, truth, info, solution=answer)
 
 
 def _math(table: RawTable, index: int, values: dict[str, Any]) -> Row:
@@ -162,17 +153,9 @@ def _math(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     truth = last_boxed(solution)
     if not truth:
         raise BadRow("no_final_answer", r"the solution has no complete \boxed{} with an answer")
-    named = {key: values[key] for key in ("level", "type") if key in values}
-    info = {"split": table.split, "index": index, **named}
-    return _row(
-        table,
-        index,
-        prompt=[{"role": "user", "content": f"{problem} {table.instruction}".rstrip()}],
-        solution=[{"role": "assistant", "content": solution}] if table.demonstrations else [],
-        ability="math",
-        ground_truth=truth,
-        extra_info=_json({**info, "solution": solution, "problem": problem}),
-    )
+    info = {key: values[key] for key in ("level", "type") if key in values}
+    info |= {"solution": solution, "problem": problem}
+    return _question(table, index, problem, truth, info, solution=solution)
 
 
 def _aime(table: RawTable, index: int, values: dict[str, Any]) -> Row:
@@ -180,13 +163,22 @@ def _aime(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     answer = (as_text(values.get("answer"), "answer") or "").strip()
     if not _AIME_ANSWER.fullmatch(answer):
         raise BadRow("no_final_answer", f"the answer {answer[:80]!r} is no integer from 0 to 999")
+    return _question(table, index, problem, answer, {"problem": problem})
+
+
+def _question(
+    table: RawTable, index: int, question: str, truth: str, info: dict[str, Any], solution: str = ""
+) -> Row:
+    """Return a row of a benchmark, whose ``question`` is asked with the table's instruction."""
+    solved = solution and table.demonstrations
     return _row(
         table,
         index,
-        prompt=[{"role": "user", "content": f"{problem} {table.instruction}".rstrip()}],
+        prompt=[{"role": "user", "content": f"{question} {table.instruction}".rstrip()}],
+        solution=[{"role": "assistant", "content": solution}] if solved else [],
         ability="math",
-        ground_truth=answer,
-        extra_info=_json({"split": table.split, "index": index, "problem": problem}),
+        ground_truth=truth,
+        extra_info=_json({"split": table.split, "index": index, **info}),
     )
 
 
