@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import chain, pairwise
 
 import numpy as np
+import polars as pl
 
 _WORD = re.compile(r"\d+(?:[.,]\d+)*|[^\W\d_]+(?:['’][^\W\d_]+)*|[-+*/^%=<>]")
 BOILERPLATE_GRAM = 5
@@ -26,13 +27,6 @@ def words_of(text: str) -> tuple[str, ...]:
     ("let's", 'add', '1,000', '+', '2.5')
     """
     return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).lower()))
-
-
-def grams(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
-    """Return every run of ``length`` words; the whole text as one run where it is shorter."""
-    if len(words) <= length:
-        return [tuple(words)]
-    return [tuple(words[i : i + length]) for i in range(len(words) - length + 1)]
 
 
 def gram_hashes(words: Sequence[str], length: int) -> np.ndarray:
@@ -106,18 +100,11 @@ def text_hash(text: str) -> bytes:
     return hashlib.blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
 
 
-def exact_duplicates(hashes: np.ndarray) -> dict[int, int]:
-    """Return {row: first row} for rows that share the hash of an earlier one: uint64 [rows, 2].
-
-    Some 30 bytes of each row are held for a while.
-    """
-    order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # stable: the first of equal rows leads them
-    ordered = hashes[order]
-    found: dict[int, int] = {}
-    for at in np.flatnonzero((ordered[1:] == ordered[:-1]).all(axis=1)).tolist():
-        before = int(order[at])
-        found[int(order[at + 1])] = found.get(before, before)
-    return found
+def exact_duplicates(hashes: pl.DataFrame) -> dict[int, int]:
+    """Return {row: first row} for rows whose hash, of all columns, is that of an earlier one."""
+    first = pl.col("row").first().over(hashes.columns).alias("first")
+    found = hashes.with_row_index("row").select("row", first)
+    return dict(found.filter(pl.col("row") != pl.col("first")).iter_rows())
 
 
 def near_duplicates(texts: Iterable[str], jaccard: float) -> dict[int, int]:
@@ -171,7 +158,7 @@ def contaminated(texts: Iterable[str], evaluation: Sequence[str]) -> dict[int, i
     """
     eval_words = [words_of(text) for text in evaluation]
     whole = {words: i for i, words in reversed(list(enumerate(eval_words)))}
-    runs: dict[tuple[str, ...], int] = {}
+    runs: dict[int, int] = {}
     long = any(len(words) >= CONTAMINATION_GRAM for words in eval_words)
     boilerplate = Boilerplate(chain(eval_words, map(words_of, texts)) if long else ())
     for i, words in enumerate(eval_words):
@@ -192,8 +179,10 @@ def _similar(one: set[int], other: np.ndarray, jaccard: float) -> bool:
     return shared >= jaccard * (len(one) + len(other) - shared)
 
 
-def _runs(words: tuple[str, ...], boilerplate: Boilerplate) -> list[tuple[str, ...]]:
+def _runs(words: tuple[str, ...], boilerplate: Boilerplate) -> list[int]:
+    """Return the hashes of the runs of 13 words of a text, none where it is shorter."""
     if len(words) < CONTAMINATION_GRAM:
         return []
     kept = boilerplate.strip(words)
-    return grams(kept, CONTAMINATION_GRAM) if len(kept) >= CONTAMINATION_GRAM else []
+    whole = len(kept) >= CONTAMINATION_GRAM
+    return gram_hashes(kept, CONTAMINATION_GRAM).tolist() if whole else []

@@ -1,21 +1,21 @@
 """The prepare_data stage: sources -> Prompts, Demonstrations and Rejects."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import polars as pl
 
-from rlcore.data.combine import TEST, TRAIN, Gathered, counts_of
-from rlcore.data.prepare_part import ASKED, SAID, SPLITS, Prepared, Work, prepare_part
+from rlcore.data.combine import Gathered, screen
+from rlcore.data.prepare_part import ASKED, SAID, Kept, Prepared, Work, prepare_part
 from rlcore.data.read import parts_of
 from rlcore.data.rows import Reject, check_rejects
-from rlcore.data.screen import screen
 from rlcore.data.split import NO_DEMONSTRATIONS, first_for_test, last_for_validation, no_prompts
-from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
+from rlcore.data.write import demonstration_columns, prompts_table, rejects_table
 from rlcore.envs.process import tools_of
 from rlcore.models.chat import Tools
 from rlcore.store.tables import TableFile, TableWriter
@@ -56,8 +56,7 @@ def prepare_for(recipe: Recipe, tokenizer: "ChatTokenizer") -> PreparedData[pl.D
 
     Raises ``UserError`` as ``prepare`` does, and where there are no validation prompts.
     """
-    ready = _ready_for(recipe, tokenizer, None)
-    return PreparedData(ready.in_memory(), ready.summary(), ready.origins())
+    return _in_memory(_ready_for(recipe, tokenizer, None))
 
 
 def prepare_files(
@@ -69,7 +68,15 @@ def prepare_files(
     Raises ``UserError`` as ``prepare_for`` does.
     """
     ready = _ready_for(recipe, tokenizer, folder)
-    return PreparedData(ready.in_files(folder, kind), ready.summary())
+    files = {}
+    for name, frames in ready.tables():
+        path = folder / f"{name}.parquet"
+        with TableWriter(name, path, kind) as writer:
+            for frame in frames:
+                writer.write(frame)
+        files[name] = TableFile(path, writer.rows)
+    read = {name: pl.scan_parquet(file.path) for name, file in files.items()}
+    return PreparedData(files, ready.summary(read))
 
 
 def prepare(
@@ -87,8 +94,14 @@ def prepare(
     for a source or filter that cannot be used, too many rejected rows, or a split that ends empty.
     """
     work = Work(data, _tools(environment), sft_max_tokens)
-    ready = _ready(work, tokenizer, seed, environment)
-    return PreparedData(ready.in_memory(), ready.summary())
+    return _in_memory(_ready(work, tokenizer, seed, environment))
+
+
+def _in_memory(ready: "_Ready") -> PreparedData[pl.DataFrame]:
+    tables = {name: pl.concat(frames) for name, frames in ready.tables()}
+    origins = ready.prompts.keys.select("source", "row").rows()
+    lazy = {name: table.lazy() for name, table in tables.items()}
+    return PreparedData(tables, ready.summary(lazy), origins)
 
 
 def _tools(environment: EnvironmentSection | None) -> Tools:
@@ -99,7 +112,7 @@ def _ready_for(recipe: Recipe, tokenizer: "ChatTokenizer", folder: Path | None) 
     sft_max_tokens = recipe.sft.max_tokens if recipe.sft.enabled else None
     work = Work(recipe.data, _tools(recipe.environment), sft_max_tokens, folder)
     ready = _ready(work, tokenizer, recipe.seed, recipe.environment)
-    if not ready.left["validation"]:
+    if "validation" not in _splits(ready.prompts):
         raise UserError(no_prompts("validation"))
     return ready
 
@@ -109,25 +122,24 @@ def _ready(
 ) -> "_Ready":
     """Prepare every row by itself, then compare them; see ``prepare``."""
     prepared: list[Prepared] = []
-    counted: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for part in parts_of(work.data, seed, environment):
-        counted[part.source] += len(part)
+        totals[part.source] += len(part)
         prepared.append(prepare_part(tokenizer, work, part))
-    totals = dict(counted)
     before = sum((part.before for part in prepared), Counter[str]())
-    if not before["train"] and not work.unscored and any(map(_solves, prepared)):
+    solved = any("train" in _splits(part.demonstrations) for part in prepared)
+    if not before["train"] and not work.unscored and solved:  # their prompts could be asked
         return _ready(replace(work, unscored=True), tokenizer, seed, environment)
-    ready = _Ready(prepared, totals, len(tokenizer), work.data)
-    _check_rejects(ready.rejects, totals, work.data)
+    ready = _Ready(prepared, dict(totals), len(tokenizer), work.data)
+    _check_rejects(ready.lost, totals, work.data)
     ready.check_splits(before)
-    if work.sft_max_tokens is not None and not ready.has_training_demonstrations():
+    if work.sft_max_tokens is not None and "train" not in _splits(ready.demonstrations):
         raise UserError(NO_DEMONSTRATIONS)
     return ready
 
 
-def _solves(part: Prepared) -> bool:
-    """Whether ``part`` has demonstrations for training, whose prompts could be asked."""
-    return bool((part.demonstrations.split == TRAIN).any())
+def _splits(rows: Kept | Gathered) -> set[str]:
+    return set(rows.keys["split"].unique())
 
 
 def _check_rejects(rejects: list[pl.DataFrame], totals: dict[str, int], data: DataSection) -> None:
@@ -149,127 +161,86 @@ class _Ready:
     ) -> None:
         prompts = Gathered([(part.source, part.prompts) for part in prepared])
         demonstrations = Gathered([(part.source, part.demonstrations) for part in prepared])
-        self._prompts, self._demonstrations = prompts, demonstrations
-        self.rejects = [rejects_table([]), *(part.rejects for part in prepared)]
+        self.prompts, self.demonstrations = prompts, demonstrations
+        self.lost = [rejects_table([]), *(part.rejects for part in prepared)]
         self._totals, self._vocab_size = totals, vocab_size
-        first = first_for_test(prompts.draws(prompts.ordered()), data.test_fraction)
+        first = first_for_test(prompts.draws().to_numpy(), data.test_fraction)
         for rows in (prompts, demonstrations):
-            rows.hold_out("test", first=first)
-        self._places = {
-            "prompts": prompts.ordered(),
-            "demonstrations": demonstrations.without(set()),
-        }
-        self._counts: dict[str, dict[str, int]] = {"prompts": {}, "demonstrations": {}}
-
+            rows.hold_out("test", pl.col("draw") >= pl.lit(first, pl.UInt64))
+        prompts.keys = prompts.keys.sort("split", maintain_order=True)
+        demonstrations.keys = demonstrations.keys.filter(pl.col("split") != "test")
         if data.decontaminate or data.deduplicate != "off":
             self._compare(data)
-        left = prompts.draws(self._places["prompts"])
-        last = last_for_validation(left, data.validation_fraction)
+        last = last_for_validation(prompts.draws().to_numpy(), data.validation_fraction)
         for rows in (prompts, demonstrations):
-            rows.hold_out("validation", last=last)
+            rows.hold_out("validation", pl.col("draw") <= pl.lit(last, pl.UInt64))
 
     def _compare(self, data: DataSection) -> None:
         """Drop the rows that repeat others, or evaluation."""
-        prompts, demonstrations = self._prompts, self._demonstrations
+        prompts, demonstrations = self.prompts, self.demonstrations
         held = {split: prompts.asked(split) for split in ("test", "validation")}
-        order = self._places["prompts"]
-        others = order[prompts.split[order] != TEST]
-        dropped = screen(prompts, others, pl.col(ASKED), held, data)
-        self.rejects.append(prompts.rejects(others, dropped))
-        kept = np.ones(len(order), dtype=np.bool_)
-        kept[others[np.array(list(dropped), dtype=np.int64)]] = False
-        self._places["prompts"] = order[kept[order]]
-        leaked = {
-            prompts.row(int(others[i])) for i, why in dropped.items() if why[0] == "contaminated"
-        }
-        places = demonstrations.without(leaked)
-        dropped = screen(demonstrations, places, pl.col(SAID), held, data)
-        self.rejects.append(demonstrations.rejects(places, dropped, "demonstration: "))
-        self._places["demonstrations"] = np.delete(places, np.array(list(dropped), dtype=np.int64))
-
-    @property
-    def left(self) -> Counter[str]:
-        """The number of prompts of each split."""
-        return _split_counts(self._prompts, self._places["prompts"])
-
-    def has_training_demonstrations(self) -> bool:
-        return _split_counts(self._demonstrations, self._places["demonstrations"])["train"] > 0
+        others = prompts.keys.filter(pl.col("split") != "test")
+        dropped = screen(prompts, others, ASKED, held, data)
+        self.lost.append(prompts.rejects(others, dropped))
+        prompts.leave_out(others[_places(dropped)], "part", "at")
+        leaked = (i for i, (reason, _) in dropped.items() if reason == "contaminated")
+        demonstrations.leave_out(others[_places(leaked)], "source", "row")
+        dropped = screen(demonstrations, demonstrations.keys, SAID, held, data)
+        self.lost.append(demonstrations.rejects(demonstrations.keys, dropped, "demonstration: "))
+        demonstrations.leave_out(demonstrations.keys[_places(dropped)], "part", "at")
 
     def check_splits(self, before: Counter[str]) -> None:
         """Raise UserError for a split without prompts; ``before``: of each, before filters."""
-        left = self.left
+        left = _splits(self.prompts)
         for split in ("train", "validation", "test"):
-            if before[split] and not left[split]:
+            if before[split] and split not in left:
                 raise UserError(
                     f"data: none of {before[split]} {split} prompts is left after preparation;"
                     " loosen data.filters, data.max_prompt_tokens or data.validation_fraction"
                 )
         for split in ("train", "test"):
-            if not left[split]:
+            if split not in left:
                 raise UserError(no_prompts(split))
 
-    def origins(self) -> list[tuple[str, int]]:
-        """Return the source of each prompt and its row there, in the order of the table."""
-        return [self._prompts.row(place) for place in self._places["prompts"].tolist()]
+    def tables(self) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
+        """Yield each table, in pieces."""
+        yield "prompts", chain([prompts_table([])], self.prompts.frames())
+        yield "demonstrations", chain([demonstration_columns([])], self.demonstrations.frames())
+        yield "rejects", iter([pl.concat(self.lost).sort("source", "row", maintain_order=True)])
 
-    def in_memory(self) -> dict[str, pl.DataFrame]:
-        """Return the tables."""
-        return {name: pl.concat(frames) for name, frames in self._tables()}
-
-    def in_files(self, folder: Path, kind: str) -> dict[str, TableFile]:
-        """Return the tables, written into ``folder``."""
-        files = {}
-        for name, frames in self._tables():
-            path = folder / f"{name}.parquet"
-            with TableWriter(name, path, kind) as writer:
-                for frame in frames:
-                    writer.write(frame)
-            files[name] = TableFile(path, writer.rows)
-        return files
-
-    def _tables(self) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
-        prompts = self._prompts.frames(self._places["prompts"])
-        demonstrations = self._demonstrations.frames(self._places["demonstrations"])
-        by = ["split", "data_source", "subset"]
-        yield "prompts", counts_of(prompts, by, prompts_table([]), self._counts["prompts"])
-        counts = self._counts["demonstrations"]
-        yield (
-            "demonstrations",
-            counts_of(demonstrations, ["split"], demonstrations_table([]), counts),
-        )
-        rejects = pl.concat(self.rejects).sort("source", "row", maintain_order=True)
-        yield "rejects", iter([rejects])
-
-    def summary(self) -> dict[str, Any]:
-        """Return ``PreparedData.summary``; the tables are made already."""
-        rejects: dict[str, int] = {}
+    def summary(self, tables: Mapping[str, pl.LazyFrame]) -> dict[str, Any]:
+        """Return ``PreparedData.summary`` of ``tables``."""
         # A row that is rejected as a prompt and as a demonstration is one row.
-        rows = pl.concat(self.rejects).sort("source", "row", maintain_order=True)
-        rows = rows.unique(["source", "row", "reason"], maintain_order=True)
-        list(counts_of(iter([rows]), ["source", "reason"], rejects_table([]), rejects))
+        rejected = tables["rejects"].unique(["source", "row", "reason"], maintain_order=True)
         lengths = {
-            "prompt_tokens": self._prompts.tokens[self._places["prompts"]],
-            "demonstration_tokens": self._demonstrations.tokens[self._places["demonstrations"]],
+            "prompt_tokens": self.prompts.keys["tokens"].to_numpy(),
+            "demonstration_tokens": self.demonstrations.keys["tokens"].to_numpy(),
         }
         return {
             "rows_read": self._totals,
-            **self._counts,
-            "rejects": rejects,
-            "rows_rejected": rows.select("source", "row").n_unique(),
+            "prompts": _counts(tables["prompts"], "split", "data_source", "subset"),
+            "demonstrations": _counts(tables["demonstrations"], "split"),
+            "rejects": _counts(rejected, "source", "reason"),
+            "rows_rejected": rejected.unique(["source", "row"]).select(pl.len()).collect().item(),
             "vocab_size": self._vocab_size,
             **{key: figure for name, s in lengths.items() for key, figure in _lengths(name, s)},
         }
+
+
+def _places(places: Iterable[int]) -> pl.Series:
+    return pl.Series(list(places), dtype=pl.UInt32)
+
+
+def _counts(table: pl.LazyFrame, *columns: str) -> dict[str, int]:
+    """Return {values of ``columns`` joined by "/": rows}, in order of first appearance."""
+    groups = table.group_by(columns, maintain_order=True).len().collect()
+    return {"/".join(row[:-1]): row[-1] for row in groups.iter_rows()}
 
 
 def _lengths(name: str, tokens: np.ndarray) -> Iterator[tuple[str, float]]:
     yield f"{name}_mean", round(float(tokens.mean()), 2) if len(tokens) else 0.0
     yield f"{name}_p95", int(np.quantile(tokens, 0.95, method="higher")) if len(tokens) else 0
     yield f"{name}_max", int(tokens.max(initial=0))
-
-
-def _split_counts(rows: Gathered, places: np.ndarray) -> Counter[str]:
-    counts = np.bincount(rows.split[places], minlength=len(SPLITS)).tolist()
-    return Counter(dict(zip(SPLITS, counts, strict=True)))
 
 
 def _summed(counts: Mapping[str, int], part: Callable[[str], str]) -> Counter[str]:

@@ -2,7 +2,7 @@
 looking at rows of other parts."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +22,14 @@ from rlcore.data.read import Part
 from rlcore.data.rows import Row, said, shown
 from rlcore.data.split import draw_of
 from rlcore.data.write import demonstration_columns, prompt_columns, rejects_table
-from rlcore.models.chat import Encoded, Known, Tools
+from rlcore.models.chat import Known, Tools
 from schemas.data import DataSection
 
 if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
-SPLITS = ("validation", "train", "test")  # in the order of the Prompts table
+SPLIT = pl.Enum(("validation", "train", "test"))  # in the order of the Prompts table
+KEYS = {"row": pl.Int32, "split": SPLIT, "draw": pl.UInt64, "uid": pl.UInt64, "tokens": pl.Int32}
 # Columns beside those of the tables, where rows are compared: a row as it is shown when it is
 # dropped, the text of its prompt, that of a demonstration, and the halves (uint64) of the hash of
 # what duplicates share.
@@ -56,35 +57,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Rows of one table, and what is compared and counted of them without their text.
+    """Rows of one table. ``keys``: what is compared and counted of them without their text, of the
+    types of ``KEYS``. ``row``: its number in its source. ``split``: as its source says. ``draw``:
+    by which rows of train may end in another (``draw_of``). ``columns``: all of the table and
+    ``BESIDE``, in memory or in a file of Arrow IPC."""
 
-    ``index``: int32, of the row in its source. ``split``: uint8, place in ``SPLITS``, as its
-    source says. ``draw``: uint64, by which rows of train may end in another (``draw_of``).
-    ``uid``: uint64. ``tokens``: int32.
-    """
-
-    index: np.ndarray
-    split: np.ndarray
-    draw: np.ndarray
-    uid: np.ndarray
-    tokens: np.ndarray
-    columns: "PartColumns"
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-
-@dataclass(frozen=True, slots=True)
-class PartColumns:
-    """The columns of a part's table, in memory or in a file of Arrow IPC."""
-
-    held: pl.DataFrame | Path
-
-    def __call__(self, *names: str) -> pl.DataFrame:
-        """Return those of ``names``; without any all of them."""
-        if isinstance(self.held, Path):
-            return pl.read_ipc(self.held, columns=list(names) or None)
-        return self.held.select(names) if names else self.held
+    keys: pl.DataFrame
+    columns: pl.LazyFrame
 
 
 @dataclass(slots=True)
@@ -122,57 +101,41 @@ def prepare_part(tokenizer: "ChatTokenizer", work: Work, part: Part) -> Prepared
     demonstrations, refused = fit_demonstrations(
         tokenizer, solved, work.sft_max_tokens, work.tools, known
     )
+    asked, answered = [row for row, _ in prompts], [row for row, _ in demonstrations]
     return Prepared(
         part.source,
         before,
         rejects_table([*lost, *long, *refused]),
+        _kept(f"{part.number}-prompts", work, asked, prompt_columns(prompts)),
         _kept(
-            f"{part.number}-prompts",
-            work,
-            prompts,
-            prompt_columns,
-            len,
-            lambda row: row.prompt_text,
-        ),
-        _kept(
-            f"{part.number}-demonstrations",
-            work,
-            demonstrations,
-            demonstration_columns,
-            lambda encoded: len(encoded.token_ids),
-            lambda row: said(row.messages),
+            f"{part.number}-demonstrations", work, answered, demonstration_columns(demonstrations)
         ),
     )
 
 
-def _kept(
-    name: str,
-    work: Work,
-    pairs: Sequence[tuple[Row, list[int] | Encoded]],
-    columns: Callable[..., pl.DataFrame],
-    length: Callable[..., int],
-    text: Callable[[Row], str],
-) -> Kept:
-    rows = [row for row, _ in pairs]
-    frame = columns(pairs)
-    if work.data.deduplicate != "off":
-        digests = b"".join(text_hash(text(row)) for row in rows)
-        halves = np.frombuffer(digests, dtype=np.uint64).reshape(len(rows), 2)
-        frame = frame.with_columns(pl.Series(name, halves[:, i]) for i, name in enumerate(HASHES))
+def _kept(name: str, work: Work, rows: Sequence[Row], frame: pl.DataFrame) -> Kept:
+    """Return ``rows``, whose table is ``frame``; ``name``: of its file."""
+    ids = "prompt_ids" if "prompt_ids" in frame.columns else "token_ids"
+    table = frame
     if work.compares:
-        content = pl.Series([shown(row.messages) for row in rows], dtype=pl.String)
-        asked = pl.Series([row.prompt_text for row in rows], dtype=pl.String)
-        whole = pl.Series([text(row) for row in rows], dtype=pl.String)
-        frame = frame.with_columns(content.alias(CONTENT), asked.alias(ASKED))
-        frame = frame if whole.equals(asked) else frame.with_columns(whole.alias(SAID))
-    path = None if work.folder is None else work.folder / f"{name}.arrow"
-    if path is not None:
-        frame.write_ipc(path, compression="lz4")
-    return Kept(
-        index=np.array([row.index for row in rows], dtype=np.int32),
-        split=np.array([SPLITS.index(row.split) for row in rows], dtype=np.uint8),
-        draw=np.array([draw_of(row.prompt) for row in rows], dtype=np.uint64),
-        uid=np.array([int(uid, 16) for uid in frame["uid"]], dtype=np.uint64),
-        tokens=np.array([length(tokens) for _, tokens in pairs], dtype=np.int32),
-        columns=PartColumns(frame if path is None else path),
-    )
+        texts = {CONTENT: [shown(row.messages) for row in rows]}
+        texts[ASKED] = [row.prompt_text for row in rows]
+        if ids == "token_ids":
+            texts[SAID] = [said(row.messages) for row in rows]
+        digests = b"".join(map(text_hash, texts.get(SAID, texts[ASKED])))
+        halves = np.frombuffer(digests, dtype=np.uint64).reshape(len(rows), 2)
+        strings = [pl.Series(name, values, pl.String) for name, values in texts.items()]
+        table = frame.with_columns(*strings, **dict(zip(HASHES, halves.T, strict=True)))
+    columns = table.lazy()
+    if work.folder is not None:
+        path = work.folder / f"{name}.arrow"
+        table.write_ipc(path, compression="lz4")
+        columns = pl.scan_ipc(path)
+    keys = {
+        "row": [row.index for row in rows],
+        "split": [row.split for row in rows],
+        "draw": [draw_of(row.prompt) for row in rows],
+        "uid": frame["uid"].str.to_integer(base=16, dtype=pl.UInt64),
+        "tokens": frame[ids].list.len(),
+    }
+    return Kept(pl.DataFrame(keys, schema=KEYS), columns)

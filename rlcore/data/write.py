@@ -13,9 +13,13 @@ from rlcore.models.ragged import from_arrays
 from schemas.table_list import MESSAGES
 
 
+# Which of the rows of its uid a row is, from 1: of equal rows that deduplication is to keep.
+OCCURRENCE = pl.int_range(1, pl.len() + 1).over("uid")
+
+
 def prompts_table(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:
     """Return the Prompts table, repeated uids numbered."""
-    return _numbered(prompt_columns(prompts))
+    return prompt_columns(prompts).with_columns(numbered_uid(OCCURRENCE))
 
 
 def prompt_columns(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:
@@ -35,11 +39,6 @@ def prompt_columns(prompts: Sequence[tuple[Row, list[int]]]) -> pl.DataFrame:
             "extra_info": _strings(row.extra_info for row in rows),
         }
     )
-
-
-def demonstrations_table(demonstrations: Sequence[tuple[Row, Encoded]]) -> pl.DataFrame:
-    """Return the Demonstrations table, repeated uids numbered."""
-    return _numbered(demonstration_columns(demonstrations))
 
 
 def demonstration_columns(demonstrations: Sequence[tuple[Row, Encoded]]) -> pl.DataFrame:
@@ -72,27 +71,11 @@ def rejects_table(rejects: Sequence[Reject]) -> pl.DataFrame:
     return frame.sort("source", "row", maintain_order=True)
 
 
-def numbers_of(uids: np.ndarray) -> np.ndarray:
-    """Return which of the rows of its uid each row is (int32, from 1), in order: equal rows that
-    deduplication is configured to keep."""
-    order = np.argsort(uids, kind="stable")
-    ordered = uids[order]
-    numbers = np.ones(len(uids), dtype=np.int32)
-    for at in np.flatnonzero(ordered[1:] == ordered[:-1]).tolist():
-        numbers[order[at + 1]] = numbers[order[at]] + 1
-    return numbers
-
-
-def numbered_uid(numbers: np.ndarray) -> pl.Expr:
-    """Return the column uid with the numbers of ``numbers_of``, the first's left out."""
-    number = pl.lit(pl.Series(numbers))
-    later = pl.concat_str(pl.col("uid"), pl.lit("-"), number)
-    return pl.when(number > 1).then(later).otherwise(pl.col("uid")).alias("uid")
-
-
-def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
-    uids = np.array([int(uid, 16) for uid in frame["uid"]], dtype=np.uint64)
-    return frame.with_columns(numbered_uid(numbers_of(uids)))
+def numbered_uid(number: pl.Expr) -> pl.Expr:
+    """Return the column uid with the ``number`` of each row (``OCCURRENCE``), the first's left
+    out."""
+    later = pl.concat_str("uid", pl.lit("-"), number)
+    return pl.when(number > 1).then(later).otherwise("uid").alias("uid")
 
 
 def _strings(values: Iterable[str | None]) -> pl.Series:

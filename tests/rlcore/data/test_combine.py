@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 
-from rlcore.data.combine import Gathered, counts_of
+from rlcore.data.combine import Gathered
 from rlcore.data.prepare_part import ASKED, Work, prepare_part
 from rlcore.data.read import Part
 from rlcore.data.rows import Row
@@ -34,7 +33,9 @@ def gathered(
     for number, rows in enumerate(parts):
         done = prepare_part(tokenizer, work, Part(number, f"source {number}", made=rows))
         kept.append((f"source {number}", done.prompts))
-    return Gathered(kept)
+    rows = Gathered(kept)
+    rows.keys = rows.keys.sort("split", maintain_order=True)
+    return rows
 
 
 PARTS = [
@@ -50,7 +51,7 @@ def test_prompts_are_ordered_by_split_and_then_as_read(
 ) -> None:
     """Training on a held-out row, or evaluation of a training row, would not be noticed."""
     rows = gathered(tokenizer, PARTS, tmp_path if in_files else None)
-    table = pl.concat(rows.frames(rows.ordered()))
+    table = pl.concat(rows.frames())
     texts = [chat[0]["content"] for chat in table["prompt"]]
     assert list(zip(table["split"], texts, strict=True)) == [
         *(("validation", "c"), ("validation", "d"), ("train", "a"), ("train", "a")),
@@ -58,7 +59,7 @@ def test_prompts_are_ordered_by_split_and_then_as_read(
     ]
     assert table["uid"].n_unique() == 6
     assert table["uid"][3] == f"{table['uid'][2]}-2"
-    assert [rows.row(place) for place in rows.ordered().tolist()] == [
+    assert rows.keys.select("source", "row").rows() == [
         *(("source 0", 2), ("source 2", 0), ("source 0", 0), ("source 2", 7)),
         *(("source 0", 1), ("source 2", 8)),
     ]
@@ -66,43 +67,38 @@ def test_prompts_are_ordered_by_split_and_then_as_read(
 
 def test_what_is_dropped_is_listed_with_its_row(tokenizer: Any, tmp_path: Path) -> None:
     rows = gathered(tokenizer, PARTS, tmp_path)
-    places = rows.ordered()[:4]
-    frame = rows.rejects(places, {1: ("duplicate", "x"), 3: ("duplicate", "y")}, "said: ")
+    frame = rows.rejects(rows.keys, {1: ("duplicate", "x"), 3: ("duplicate", "y")}, "said: ")
     assert frame.rows() == [
         ("source 2", 0, "duplicate", "said: x", '[{"role": "user", "content": "d"}]'),
         ("source 2", 7, "duplicate", "said: y", '[{"role": "user", "content": "a"}]'),
     ]
-    assert rows.rejects(places, {}).is_empty()
+    assert rows.rejects(rows.keys, {}).is_empty()
 
 
 def test_texts_come_in_the_order_asked_for(tokenizer: Any) -> None:
     rows = gathered(tokenizer, PARTS)
-    assert rows.strings(np.array([5, 0, 3, 2]), pl.col(ASKED)) == ["b", "a", "d", "c"]
+    assert rows.read(rows.keys[[5, 2, 1, 0]], ASKED)[ASKED].to_list() == ["b", "a", "d", "c"]
     assert rows.asked("test") == ["b", "b"]
 
 
 def test_rows_are_left_out_by_source_and_number(tokenizer: Any) -> None:
-    rows = gathered(tokenizer, PARTS)
-    assert rows.without({("source 0", 0), ("source 2", 8), ("source 2", 1)}).tolist() == [2, 3, 4]
+    rows, source = gathered(tokenizer, PARTS), pl.Enum(["source 0", "source 1", "source 2"])
+    lost = {"source": ["source 0", "source 2", "source 2"], "row": [0, 8, 1]}
+    lost_keys = pl.DataFrame(lost, schema={"source": source, "row": pl.Int32})
+    rows.leave_out(lost_keys, "source", "row")
+    assert rows.asked("train") == ["a"]
+    assert rows.asked("test") == ["b"]
+    assert rows.asked("validation") == ["c", "d"]
 
 
 def test_training_rows_kept_for_validation_change_their_split_alone(tokenizer: Any) -> None:
     many = [[row(f"question {n}", n) for n in range(40)]]
     rows = gathered(tokenizer, many)
-    places = rows.ordered()
-    rows.hold_out("validation", last=2**63)
-    table = pl.concat(rows.frames(places))
+    rows.hold_out("validation", pl.col("draw") <= pl.lit(2**63, pl.UInt64))
+    table = pl.concat(rows.frames())
     held = table["split"] == "validation"
     assert 5 < held.sum() < 35
     assert (table["subset"] == table["split"]).all()
     assert [chat[0]["content"] for chat in table["prompt"]] == [f"question {n}" for n in range(40)]
-    assert (rows.split[places] == 0).tolist() == held.to_list()
-    assert len(rows.draws(places)) == 40 - held.sum()
-
-
-def test_rows_are_counted_as_they_pass() -> None:
-    frames = [pl.DataFrame({"a": ["x", "y"], "b": ["1", "2"]}), pl.DataFrame({"a": "x", "b": "1"})]
-    counts: dict[str, int] = {}
-    passed = list(counts_of(iter(frames), ["a", "b"], frames[0].clear(), counts))
-    assert [frame.height for frame in passed] == [0, 2, 1]
-    assert counts == {"x/1": 2, "y/2": 1}
+    assert (rows.keys["split"] == "validation").to_list() == held.to_list()
+    assert len(rows.draws()) == 40 - held.sum()

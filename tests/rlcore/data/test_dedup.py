@@ -5,12 +5,12 @@ from itertools import product
 from time import process_time
 
 import numpy as np
+import polars as pl
 import pytest
 
 from rlcore.data.dedup import (
     contaminated,
     exact_duplicates,
-    grams,
     near_duplicates,
     text_hash,
     words_of,
@@ -18,6 +18,7 @@ from rlcore.data.dedup import (
 from schemas.data import GSM8K_INSTRUCTION, Gsm8kSource
 from tests.inputs import GSM8K, reads
 from tests.rlcore.data.row_files import read_source
+from tests.rlcore.data.test_dedup_words import grams
 
 WORDS = [f"{a}{b}" for a, b in product("bdfgklmnprst", "aeiou")]
 
@@ -34,13 +35,14 @@ def edited(text: str, changes: int, rng: random.Random) -> str:
     return " ".join(words)
 
 
-def hashes(texts: list[str]) -> np.ndarray:
-    return np.frombuffer(b"".join(map(text_hash, texts)), dtype=np.uint64).reshape(-1, 2)
+def hashes(texts: list[str]) -> pl.DataFrame:
+    halves = np.frombuffer(b"".join(map(text_hash, texts)), dtype=np.uint64).reshape(-1, 2)
+    return pl.DataFrame(halves, schema=["a", "b"])
 
 
 def test_rows_are_equal_only_where_all_of_the_hash_is() -> None:
     """Half of it is the same in some pair of a few billion rows, one of which would be lost."""
-    words = np.array([[1, 2], [1, 3], [4, 2], [1, 2], [1, 3]], dtype=np.uint64)
+    words = pl.DataFrame({"a": [1, 1, 4, 1, 1], "b": [2, 3, 2, 2, 3]})
     assert exact_duplicates(words) == {3: 0, 4: 1}
     assert exact_duplicates(words[:0]) == {}
     assert exact_duplicates(words[[0, 2, 3]]) == {2: 0}
@@ -54,7 +56,7 @@ def test_duplicates_are_those_of_brute_force() -> None:
         if (kept := first.setdefault(pair, row)) != row:
             expected[row] = kept
     assert expected
-    assert exact_duplicates(drawn) == expected
+    assert exact_duplicates(pl.DataFrame(drawn)) == expected
 
 
 def test_exact_duplicates_differ_in_white_space_at_most() -> None:

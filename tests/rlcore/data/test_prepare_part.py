@@ -44,21 +44,19 @@ def test_rows_are_kept_or_rejected_by_stage(tokenizer: Any) -> None:
         (105, "filter"),
     ]
     assert done.before == {"train": 5}
-    assert done.prompts.index.tolist() == [100, 104]
-    assert done.demonstrations.index.tolist() == [100], "a long prompt has no demonstration"
-    assert done.prompts.columns(ASKED)[ASKED].to_list() == ["one?", "four?"]
+    assert done.prompts.keys["row"].to_list() == [100, 104]
+    assert done.demonstrations.keys["row"].to_list() == [100], "a long prompt has no demonstration"
+    assert done.prompts.columns.collect()[ASKED].to_list() == ["one?", "four?"]
 
 
 def test_a_table_in_a_file_is_that_in_memory(tokenizer: Any, tmp_path: Path) -> None:
     held, filed = prepared(tokenizer), prepared(tokenizer, tmp_path)
     for one, other in ((held.prompts, filed.prompts), (held.demonstrations, filed.demonstrations)):
-        assert one is not None
-        assert other is not None
-        assert isinstance(other.columns.held, Path)
-        assert one.columns().equals(other.columns())
-        assert one.columns("uid").equals(other.columns("uid"))
+        assert one.columns.collect().equals(other.columns.collect())
+        assert one.keys.equals(other.keys)
+    assert len(list(tmp_path.glob("*.arrow"))) == 2
 
 
 def test_rows_that_nothing_is_compared_with_are_kept_without_their_text(tokenizer: Any) -> None:
     done = prepared(tokenizer, deduplicate="off", decontaminate=False)
-    assert not set(BESIDE) & set(done.prompts.columns().columns)
+    assert not set(BESIDE) & set(done.prompts.columns.collect_schema())

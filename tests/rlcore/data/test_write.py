@@ -3,7 +3,7 @@
 import polars as pl
 
 from rlcore.data.rows import Reject, Row
-from rlcore.data.write import demonstrations_table, prompts_table, rejects_table
+from rlcore.data.write import demonstration_columns, prompts_table, rejects_table
 from rlcore.models.chat import Encoded
 from schemas.tables import TABLES
 
@@ -26,7 +26,7 @@ def test_prompts_keep_messages_and_tokens_apart() -> None:
 
 def test_demonstrations_keep_the_mask_beside_its_tokens() -> None:
     encoded = [Encoded([1, 2], [False, True]), Encoded([3], [True])]
-    table = demonstrations_table([(row("a", answer="x"), encoded[0]), (row("b"), encoded[1])])
+    table = demonstration_columns([(row("a", answer="x"), encoded[0]), (row("b"), encoded[1])])
     TABLES["demonstrations"].validate(table)
     assert table["loss_mask"].to_list() == [[False, True], [True]]
     assert [len(chat) for chat in table["messages"]] == [3, 2]
@@ -35,7 +35,7 @@ def test_demonstrations_keep_the_mask_beside_its_tokens() -> None:
 def test_no_rows_are_tables_of_their_contracts() -> None:
     for name, table in (
         ("prompts", prompts_table([])),
-        ("demonstrations", demonstrations_table([])),
+        ("demonstrations", demonstration_columns([])),
         ("rejects", rejects_table([])),
     ):
         assert table.is_empty()

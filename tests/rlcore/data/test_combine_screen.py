@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rlcore.data.combine import Gathered
+from rlcore.data.combine import Gathered, screen
 from rlcore.data.dedup import text_hash
-from rlcore.data.prepare_part import ASKED, HASHES, SAID, SPLITS, Kept, PartColumns
+from rlcore.data.prepare_part import ASKED, HASHES, KEYS, SAID, Kept
 from rlcore.data.rows import Row
-from rlcore.data.screen import screen
 from schemas.data import DataSection, FileSource
 
 LEAKED = "In a far away harbour seven red ships carry forty crates of tea each day"
@@ -34,12 +33,11 @@ def screened(
     hashes = np.frombuffer(b"".join(map(text_hash, texts)), dtype=np.uint64).reshape(-1, 2)
     columns = {ASKED: [row.prompt_text for row in rows], SAID: texts}
     columns |= {name: hashes[:, i] for i, name in enumerate(HASHES)}
-    none = np.zeros(len(rows), dtype=np.int32)
-    index = np.array([row.index for row in rows], dtype=np.int32)
-    split = np.array([SPLITS.index(row.split) for row in rows], dtype=np.uint8)
-    kept = Kept(index, split, none, none, none, PartColumns(pl.DataFrame(columns)))
+    keys = {"row": [row.index for row in rows], "split": [row.split for row in rows]}
+    keys |= dict.fromkeys(("draw", "uid", "tokens"), [0] * len(rows))
+    kept = Kept(pl.DataFrame(keys, schema=KEYS), pl.LazyFrame(columns))
     gathered = Gathered([("rows.jsonl", kept)])
-    return screen(gathered, np.arange(len(rows)), pl.col(SAID), held, data)
+    return screen(gathered, gathered.keys, SAID, held, data)
 
 
 def reasons(
