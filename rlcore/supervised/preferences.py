@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.seeds import stream_seed
+from rlcore.data.write import table_of
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
 from rlcore.models.chat import Message, Refused, encode_demonstrations
@@ -98,20 +99,8 @@ def preferences_table(
     rows: Sequence[Ranked], token_ids: Sequence[list[int]], prompt_tokens: Sequence[int]
 ) -> pl.DataFrame:
     """Return the table of ``rows`` with the tokens given for each."""
-    return pl.DataFrame(
-        {
-            "uid": pl.Series([row.uid for row in rows], dtype=pl.String),
-            "split": pl.Series([row.split for row in rows], dtype=pl.String),
-            "data_source": pl.Series([row.data_source for row in rows], dtype=pl.String),
-            "sample": pl.Series([row.sample for row in rows], dtype=pl.Int32),
-            "token_ids": from_arrays("token_ids", token_ids, pl.Int32),
-            "prompt_tokens": pl.Series(list(prompt_tokens), dtype=pl.Int32),
-            "response": pl.Series([row.response for row in rows], dtype=pl.String),
-            "rank": pl.Series([row.rank for row in rows], dtype=pl.Int32),
-            "level": pl.Series([row.level for row in rows], dtype=pl.String),
-            "verdicts": pl.Series([row.verdicts for row in rows], dtype=pl.String),
-        }
-    )
+    tokens = from_arrays("token_ids", token_ids, pl.Int32)
+    return table_of("preferences", rows, token_ids=tokens, prompt_tokens=list(prompt_tokens))
 
 
 def fit(preferences: Preferences, max_tokens: int) -> Preferences:
