@@ -26,9 +26,9 @@ from rlcore.models.files import MODEL_FOLDER
 from rlcore.plan.preconditions import check_evolve
 from rlcore.recipes.load import load_recipe, recipe_digest, sampling_code
 from rlcore.recipes.redaction import redacting
-from rlcore.report.page import PageSection
 from rlcore.report.text import code as as_code
 from rlcore.report.text import plain
+from rlcore.report.write import PageSection
 from rlcore.results.folders import RUNS
 from rlcore.results.named_artifacts import model_path
 from rlcore.rewards.registry import code_digests

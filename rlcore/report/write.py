@@ -1,16 +1,19 @@
-"""Writes reports: of one run, and of several with their curves overlaid.
+"""Writes reports, of one run and of several with their curves overlaid; and the parts of one that
+the run's page shows.
 
 A report is one HTML file without scripts or anything to load, so that it opens from a disk, offline
-and under a policy that forbids both. Whatever a model, a data set or a reward wrote is escaped by
-the template engine; nothing is marked as safe.
+and under a policy that forbids both; a page's part is Markdown of ``templates/page.md``. Whatever a
+model, a data set or a reward wrote is escaped by the template engine: all that an HTML template
+inserts, and all that ``page.md`` does that is no ``PageMarkup``.
 """
 
 import base64
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +21,34 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from rlcore.recipes.redaction import redact
 from rlcore.report import evaluation, samples
-from rlcore.report.draw import Panel, curves, gap_panel, picture
+from rlcore.report.draw import STAGES, Panel, curves, gap_panel, picture
 from rlcore.report.facts import RL, Ending, Facts, gather
-from rlcore.report.text import PHASES, clean, cut, duration, number, shortened
+from rlcore.report.text import PHASES, clean, code, cut, duration, number, plain, quoted, shortened
 from rlcore.report.timeline import timeline_of, timeline_png
 from rlcore.results.compare import Section
+from rlcore.results.folders import REPORTS
 from rlcore.results.run import Run
 from rlcore.store.checks import ArtifactError
 from schemas.stages import stage_parents
 
-INDEX = "index.html"
+INDEX, PAGE = "index.html", "page.md"
 TEMPLATES = Path(__file__).parent / "templates"
+# Returns the address of the picture that is drawn by calling the last argument; the second one is
+# what it shows: one that shows the same need not be drawn twice.
+Pictures = Callable[[str, Any, Callable[[], bytes]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class PageSection:
+    """One part of a page: the name of its artifact, what it is, and its text."""
+
+    key: str
+    description: str
+    markdown: str
+
+
+class PageMarkup(str):
+    """Text that is already what it should be on the page."""
 
 
 def write_report(
@@ -96,6 +116,56 @@ def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Section] = ()
     )
 
 
+def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSection]:
+    """Yield what the page shows of ``facts`` now; ``folder``: that of the report, which is linked.
+
+    Begins with where the run is, or why it ended, and what it came to.
+    """
+    address = f"/{REPORTS}/{folder.name}/{INDEX}"
+    told = partial(_part, facts=facts)
+    yield told("run", "Where this run is, or why it ended.", address=address, report=folder / INDEX)
+    if facts.restarts:
+        why = "Workers that died, hung or have other ranks; the run continued. Times are UTC."
+        yield told("restarts", why)
+    for stage in STAGES:
+        first, every = facts.curves.of(stage)
+        if every:
+            key = f"{stage.replace('_', '-')}-curves"
+            drawn = pictures(key, first, partial(picture, first))
+            why = f"Metrics of the stage {stage}, from its metrics table."
+            given = {"stage": stage, "panels": every, "picture": drawn}
+            yield told("metrics", why, key=f"metrics-{stage}", **given)
+    if facts.proxy is not None:
+        panels = [gap_panel("reward", {"": facts.proxy}, legend=False)]
+        drawn = pictures("proxy-vs-true", panels, partial(picture, panels))
+        why = "Mean reward of each iteration and the true accuracy of the same samples."
+        yield told("proxy", why, key="proxy-vs-true", picture=drawn)
+    if any(stage.name == RL for stage in facts.stages):
+        yield told("diagnostics", f"{len(facts.checks)} checks over the metrics of the RL stage.")
+    if facts.sheets:
+        yield told("data", "The dataset of this run: counts, splits, lengths in tokens, rejects.")
+    if facts.pair_accuracy is not None and facts.calibration is not None:
+        why = "The reward model on prompts it was not trained on."
+        yield told("reward_model", why, key="reward-model")
+    if facts.evaluation is not None:
+        yield told("evaluation", "Each checkpoint on held-out prompts.")
+    if facts.completions is not None:
+        why = "Prompts of the test split and what each checkpoint answers."
+        yield told("completions", why)
+    if facts.pairs:
+        yield told("compared", "Answers that a judge compared, and which it prefers.")
+    if facts.export:
+        yield told("export", "Where the exported model is.")
+    why = "Stages of this run: their artifacts, what they were made from, and by which flow run."
+    yield told("lineage", why, address=address)
+
+
+def _part(name: str, description: str, *, facts: Facts, key: str = "", **given: Any) -> PageSection:
+    """Return the part that the macro ``name`` of the template renders from ``facts``."""
+    text = getattr(_template(PAGE).module, name)(facts, **given)
+    return PageSection(key or name, description, str(text).strip())
+
+
 def _write(path: Path, template: str, **values: Any) -> Path:
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     text = redact(_template(template).render(written=now, phases=PHASES, **values))
@@ -112,21 +182,16 @@ def _write(path: Path, template: str, **values: Any) -> Path:
 
 @cache
 def _template(name: str) -> Template:
+    is_html = name != PAGE
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
+        autoescape=is_html,
         undefined=StrictUndefined,
-        finalize=_shown,
+        finalize=_shown if is_html else _escaped,  # for every expression, so that none is missed
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "number": number,
-        "shortened": shortened,
-        "cut": cut,
-        "duration": duration,
-        "drawn": _drawn,
-    }
+    environment.filters |= _HTML_FILTERS if is_html else _MARKDOWN_FILTERS
     return environment.get_template(name)
 
 
@@ -142,3 +207,30 @@ def _drawn(panel: Panel) -> str:
 
 def _data_url(content: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _escaped(value: Any) -> PageMarkup:
+    """Return what a template of Markdown inserts."""
+    return value if isinstance(value, PageMarkup) else PageMarkup(plain(str(value)))
+
+
+def _row(cells: Sequence[Any]) -> PageMarkup:
+    """Return a row of a table, its text escaped."""
+    return PageMarkup(f"| {' | '.join(map(_escaped, cells))} |")
+
+
+_HTML_FILTERS: dict[str, Callable[..., Any]] = {
+    "number": number,
+    "shortened": shortened,
+    "cut": cut,
+    "duration": duration,
+    "drawn": _drawn,
+}
+_MARKDOWN_FILTERS: dict[str, Callable[..., Any]] = {
+    "literal": PageMarkup,
+    "number": lambda value: PageMarkup(number(value)),
+    "fixed": lambda value, digits: PageMarkup(f"{value:,.{digits}f}"),
+    "quoted": lambda text: PageMarkup(quoted(text)),
+    "code": lambda text: PageMarkup(code(text)),
+    "row": _row,
+}

@@ -34,8 +34,7 @@ from prefect.logging import get_logger
 from rlcore.recipes.redaction import redact
 from rlcore.report.draw import RL, STAGES
 from rlcore.report.facts import Ending, gather
-from rlcore.report.page import PageSection, parts
-from rlcore.report.write import write_report
+from rlcore.report.write import PageSection, parts, write_report
 from rlcore.results.folders import RECIPE, REPORTS, report_folder, run_directory
 from rlcore.results.metrics import KIND as METRICS
 from rlcore.results.metrics import metrics_frame

@@ -20,8 +20,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.runtime import flow_run
 
 from rlcore.report.facts import gather
-from rlcore.report.page import parts
-from rlcore.report.write import write_report
+from rlcore.report.write import parts, write_report
 from tasks.run_page.page import Board, keep_picture
 from tests.browser import opened
 from tests.conftest import HOME, REPORTS

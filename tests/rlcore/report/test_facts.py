@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlcore.report.facts import CACHED, GONE, MADE, OPEN, Facts, Iterations, gather
-from rlcore.report.page import parts
+from rlcore.report.write import parts
 from rlcore.store.artifacts import Lineage
 from schemas.artifacts import ArtifactRef
 from tests.rlcore.report.made import MadeRun

@@ -10,7 +10,7 @@ import pytest
 from rlcore.data.datasheet import Sheet
 from rlcore.diagnostics.watch import Finding
 from rlcore.report.facts import Ending, Facts, gather
-from rlcore.report.page import parts
+from rlcore.report.write import parts
 from rlcore.results.summary import proxy_and_truth
 from tests.rlcore.report.made import MadeRun
 
