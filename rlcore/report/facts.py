@@ -176,17 +176,16 @@ class Facts:
 def gather(
     run: Run,
     ending: Ending | None = None,
-    metrics: Mapping[str, pl.DataFrame] | None = None,
+    known: dict[str, pl.DataFrame] | None = None,
 ) -> Facts:
     """Return what is recorded of ``run``, with the stages that it had when they were first read.
 
-    ``ending``: how it ended, where that is known; else the records say what they can. ``metrics``:
-    those of each stage, from who has read them already. Raises UserError for a run without stages.
+    ``ending``: how it ended, where that is known; else the records say what they can. ``known``:
+    metrics that were read before (``stage_metrics``). Raises UserError for a run without stages.
     """
     records = run.stages
     newest = next(reversed(records.values()))
-    if metrics is None:
-        metrics = {stage: run.metrics(stage) for stage in TRAINED if stage in records}
+    metrics = {stage: run.metrics(stage, known) for stage in TRAINED if stage in records}
     rl = metrics.get(RL, metrics_frame(RL, 0, {}))
     iteration = int(rl["step"].to_numpy().max()) if rl.height else 0
     findings, checks = _findings(run, rl, iteration) if RL in records else ([], [])

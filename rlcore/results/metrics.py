@@ -73,19 +73,30 @@ def publish_metrics(
     store.put(KIND, f"{key}/{name}", tables=tables, lineage=lineage)
 
 
-def stage_metrics(store: ArtifactReader, key: str, *, last: int | None = None) -> pl.DataFrame:
+def stage_metrics(
+    store: ArtifactReader,
+    key: str,
+    *,
+    last: int | None = None,
+    known: dict[str, pl.DataFrame] | None = None,
+) -> pl.DataFrame:
     """Return all stored metrics of the stage run ``key``, by step, up to step ``last``: a longer
     run may have continued there.
 
     Damaged ones are left out, with a warning: they cannot be measured again, and a finished run
-    must not fail because of missing curves.
+    must not fail because of missing curves. ``known``: what was read before, by key; is added to.
     """
-    frames = []
-    for name in sorted(store.keys(KIND, f"{key}/")):
+    known, nothing = {} if known is None else known, metrics_frame("", 0, {})
+    names = sorted(store.keys(KIND, f"{key}/"))
+    for name in names:
+        if name in known:
+            continue
         try:
             if (ref := store.find(KIND, name)) is not None:
-                frames.append(store.table(ref, "metrics"))
+                known[name] = store.table(ref, "metrics")
         except DamagedArtifact as damage:
             logger.warning(f"these metrics are left out: {damage}")
-    found = pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)
+            known[name] = nothing
+    frames = (known[name] for name in names if name in known)
+    found = pl.concat([nothing, *frames]).sort("step", maintain_order=True)
     return found if last is None else found.filter(pl.col("step") <= last)

@@ -154,10 +154,13 @@ class Run:
             )
         return row.records_key
 
-    def metrics(self, stage: str = "rl") -> pl.DataFrame:
-        """Return all metrics of a stage so far, by step. Raises as ``records``."""
+    def metrics(
+        self, stage: str = "rl", known: dict[str, pl.DataFrame] | None = None
+    ) -> pl.DataFrame:
+        """Return all metrics of a stage so far, by step; ``known``: see ``stage_metrics``. Raises
+        as ``records``."""
         last = self.recipe.rl.iterations if stage == RL else None
-        return stage_metrics(self.store, self.records(stage), last=last)
+        return stage_metrics(self.store, self.records(stage), last=last, known=known)
 
     def recorded(self, kind: str) -> dict[int, list[str]]:
         """Return the keys of the records of ``kind`` of RL, by iteration, both in order; without

@@ -32,14 +32,11 @@ from prefect.client.schemas.objects import StateType
 from prefect.logging import get_logger
 
 from rlcore.recipes.redaction import redact
-from rlcore.report.draw import RL, STAGES
 from rlcore.report.facts import Ending, gather
 from rlcore.report.write import PageSection, parts, write_report
 from rlcore.results.folders import RECIPE, REPORTS, report_folder, run_directory
-from rlcore.results.metrics import KIND as METRICS
-from rlcore.results.metrics import metrics_frame
 from rlcore.results.run import Run
-from rlcore.store.artifacts import ArtifactStore, DamagedArtifact
+from rlcore.store.artifacts import ArtifactStore
 from schemas.recipe import Recipe
 
 DIGEST_DIGITS = 12
@@ -124,8 +121,7 @@ class View:
         """
         run = Run(self.folder, self.recipe, ArtifactStore(self.recipe.store))
         reports = report_folder(self.folder)
-        metrics = {stage: self._read(run, stage) for stage in STAGES if stage in run.stages}
-        facts = gather(run, ending, metrics)
+        facts = gather(run, ending, self._frames)
 
         def pictures(name: str, shown: Any, draw: Callable[[], bytes]) -> str:
             if name not in self._drawn or self._drawn[name][0] != shown:
@@ -134,24 +130,6 @@ class View:
 
         self.board.show(parts(facts, reports, pictures))
         write_report(run, reports, ending, facts=facts)
-
-    def _read(self, run: Run, stage: str) -> pl.DataFrame:
-        """Return the metrics of ``stage`` so far; each artifact is read once. A damaged one is left
-        out, as ``stage_metrics`` leaves it out."""
-        names = sorted(run.store.keys(METRICS, f"{run.records(stage)}/"))
-        for name in names:
-            if name not in self._frames:
-                try:
-                    ref = run.store.find(METRICS, name)
-                    if ref is not None:
-                        self._frames[name] = run.store.table(ref, METRICS)
-                except DamagedArtifact:
-                    continue
-        frames = [self._frames[name] for name in names if name in self._frames]
-        found = pl.concat([metrics_frame("", 0, {}), *frames]).sort("step", maintain_order=True)
-        if stage == RL:  # a longer run may have continued here
-            return found.filter(pl.col("step") <= run.recipe.rl.iterations)
-        return found
 
 
 def keep_picture(folder: Path, name: str, png: bytes) -> str:
