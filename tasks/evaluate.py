@@ -8,9 +8,9 @@ from prefect.logging import get_run_logger
 
 from rlcore.cluster.progress import activity
 from rlcore.engines.pool import load_model_directory
-from rlcore.evaluation.compared import with_win_rates
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.evaluation.evaluate import section_of
+from rlcore.evaluation.win_rate import with_win_rates
 from rlcore.models.files import model_directory
 from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer

@@ -14,8 +14,8 @@ from rlcore.data.prepare import prepare
 from rlcore.data.sources import data_digests, model_digests
 from rlcore.engines.pool import load_model_directory
 from rlcore.envs.registry import environment_names
-from rlcore.evaluation.compared import with_win_rates
 from rlcore.evaluation.evaluate import evaluate
+from rlcore.evaluation.win_rate import with_win_rates
 from rlcore.models.base import check_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_directory
 from rlcore.models.stop_tokens import Stops

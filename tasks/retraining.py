@@ -16,9 +16,9 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
-from rlcore.evaluation.compared import greedy_answers, won_prompts
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evaluation.promotion_rule import check_sets
+from rlcore.evaluation.win_rate import greedy_answers, won_prompts
 from rlcore.models.files import model_directory
 from rlcore.results.paired import one_per_question
 from rlcore.retraining.champions import Champion, add_champion, verified_export

@@ -49,7 +49,7 @@ class Side:
 
 
 # uid and ``value`` of the prompts on which a judge compared the answers of two sides: what the
-# first's is worth (``evaluation.compared.won_prompts``).
+# first's is worth (``evaluation.win_rate.won_prompts``).
 Won = Callable[[Side, Side], pl.DataFrame]
 
 

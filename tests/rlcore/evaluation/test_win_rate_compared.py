@@ -7,8 +7,13 @@ import polars as pl
 import pytest
 
 from flows.paths import RECIPES
-from rlcore.evaluation.compared import PAIRS, greedy_answers, with_win_rates, won_prompts
-from rlcore.evaluation.win_rate import NoEvidence
+from rlcore.evaluation.win_rate import (
+    PAIRS,
+    NoEvidence,
+    greedy_answers,
+    with_win_rates,
+    won_prompts,
+)
 from rlcore.recipes.load import load_recipe
 from rlcore.rewards.judges.setup import cache_folder
 from rlcore.store.artifacts import ArtifactStore, Lineage
