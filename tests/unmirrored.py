@@ -72,7 +72,6 @@ UNMIRRORED: dict[str, tuple[str, ...]] = {
     ),
     "tests/rlcore/learner/test_passes.py": ("rlcore/learner/engine.py",),
     "tests/rlcore/learner/test_training_state.py": ("rlcore/learner/shards.py",),
-    "tests/rlcore/results/test_queries.py": ("rlcore/results/data_dictionary.py",),
     "tests/rlcore/report/test_write.py": ("rlcore/report/evaluation.py",),
     "tests/flows/commands/test_ask.py": ("rlcore/results/questions.py",),
     "tests/rlcore/supervised/test_sft.py": ("rlcore/supervised/loop.py",),

@@ -24,9 +24,8 @@ import duckdb
 import polars as pl
 
 from rlcore.results.conditions import ALONE, constants, reason_of
-from rlcore.results.data_dictionary import column_descriptions
 from rlcore.results.index import Index
-from rlcore.results.views import NAMES, Views
+from rlcore.results.views import NAMES, Views, column_descriptions
 from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError, did_you_mean
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from rlcore.results.data_dictionary import column_descriptions
 from rlcore.results.queries import describe, query
-from rlcore.results.views import NAMES
+from rlcore.results.views import NAMES, column_descriptions
 from rlcore.store.artifacts import ArtifactError, ArtifactStore, Lineage
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
