@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rlcore.results.conditions import constant
+from rlcore.results.folders import LATEST
 from rlcore.results.queries import answer
 from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError, did_you_mean
@@ -279,50 +280,32 @@ def statement(store: ArtifactReader, name: str, run: str, on_damage: Callable[[s
 
     Raises UserError for a run that the store does not know, and a table that the run lacks.
     """
-    asked, known = question(name), _stages(store, on_damage)
-    run = _known(run, known, store)
-    _refuse_missing(store, asked, run, known[run], on_damage)
-    records, planned = known[run].get("rl", ""), _planned(store, run, on_damage)
-    columns = {"rows": "iteration", "steps": "step", "reports": "began"}
-    places = {place: _of_run(records, column, planned) for place, column in columns.items()}
+    asked = question(name)
+    stages: dict[str, dict[str, str]] = {}  # records key, by run and stage
+    last: dict[str, int | None] = {}  # iterations that a run was to have, where that is recorded
+    for each, stage, records, planned in answer(store, _STAGES, on_damage).rows:
+        stages.setdefault(each, {})[stage] = records
+        last[each] = planned
+    if run == LATEST and stages:
+        run = next(iter(stages))
+    if run not in stages:
+        there = ", ".join(list(stages)[:5]) or "none; a run of this version records itself there"
+        raise UserError(
+            f"{store.root} knows no run '{run}'{did_you_mean(run, stages)}; there are {there}"
+        )
+    _refuse_missing(store, asked, run, stages[run], on_damage)
+    mine = f"records_key = {constant(stages[run].get('rl', ''))}"
+    places = dict.fromkeys(_NUMBERED_BY, mine)
+    if last[run] is not None:  # a longer run may have continued with its records
+        places = {name: f"{mine} and {by} <= {last[run]}" for name, by in _NUMBERED_BY.items()}
     return asked.sql.format(run=constant(run), **places).strip()
 
 
-def _stages(store: ArtifactReader, on_damage: Callable[[str], None]) -> dict[str, dict[str, str]]:
-    """Return the records key of each stage of each run, by run and stage, the newest run first."""
-    rows = answer(
-        store,
-        "select run, stage, records_key from run_stages"
-        " order by max(began) over (partition by run) desc, run, began",
-        on_damage,
-    ).rows
-    found: dict[str, dict[str, str]] = {}
-    for run, stage, records in rows:
-        found.setdefault(run, {})[stage] = records
-    return found
-
-
-def _planned(store: ArtifactReader, run: str, on_damage: Callable[[str], None]) -> int | None:
-    """Return how many iterations ``run`` was to have; None where that is not recorded."""
-    sql = f"select planned from runs where run = {constant(run)} order by began desc limit 1"
-    return answer(store, sql, on_damage).rows[0][0]
-
-
-def _of_run(records: str, column: str, planned: int | None) -> str:
-    """Return the condition on rows of a run; a longer one may have continued with its records."""
-    mine = f"records_key = {constant(records)}"
-    return mine if planned is None else f"{mine} and {column} <= {planned}"
-
-
-def _known(run: str, known: Mapping[str, object], store: ArtifactReader) -> str:
-    if run == "latest" and known:
-        return next(iter(known))
-    if run not in known:
-        there = ", ".join(list(known)[:5]) or "none; a run of this version records itself there"
-        raise UserError(
-            f"{store.root} knows no run '{run}'{did_you_mean(run, known)}; there are {there}"
-        )
-    return run
+_NUMBERED_BY = {"rows": "iteration", "steps": "step", "reports": "began"}
+_STAGES = """
+select run, stage, records_key, planned
+from run_stages join (select flow_run_id, planned from runs) using (flow_run_id)
+order by max(began) over (partition by run) desc, run, began"""
 
 
 def _refuse_missing(
