@@ -19,10 +19,10 @@ from rlcore.rewards.types import Reward, RewardRow, prompt_text
 from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rollout.episodes import Episodes, collect, in_order, score
 from rlcore.rollout.trajectories import Request, Trajectory
+from rlcore.store.tables import polars_schema
 from schemas.errors import UserError
 from schemas.recipe import EvaluateSection
 from schemas.rl import RewardSection
-from schemas.table_list import MESSAGES
 
 Scorer = Callable[[list[RewardRow]], list[Reward]]
 
@@ -130,33 +130,30 @@ def select_prompts(
 def _completions(
     checkpoint: str, mode: str, trajectories: Sequence[Trajectory], rewards: Sequence[Reward]
 ) -> pl.DataFrame:
-    count = len(trajectories)
-    owners = [trajectory.request.prompt for trajectory in trajectories]
-    columns = ("uid", "data_source", "subset", "ground_truth")
-    of_prompt = {name: pl.Series([o[name] for o in owners], dtype=pl.String) for name in columns}
-    return pl.DataFrame(
+    """Return Completions with what the figures need besides: ``correct``, ``detail`` and
+    ``judge_failed``."""
+    rows = [
         {
-            "checkpoint": [checkpoint] * count,
-            "uid": of_prompt["uid"],
-            "data_source": of_prompt["data_source"],
-            "subset": of_prompt["subset"],
-            "mode": [mode] * count,
-            "sample": pl.Series([t.request.sample for t in trajectories], dtype=pl.Int32),
-            "prompt": [prompt_text(owner["prompt"]) for owner in owners],
-            "response": [trajectory.text for trajectory in trajectories],
-            "ground_truth": of_prompt["ground_truth"],
-            "outcome": pl.Series([reward.outcome for reward in rewards], dtype=pl.String),
-            "score": pl.Series([reward.score for reward in rewards], dtype=pl.Float64),
-            "answer": pl.Series([reward.answer for reward in rewards], dtype=pl.String),
-            "finish_reason": [t.last.finish_reason.value for t in trajectories],
-            "num_tokens": pl.Series([t.num_tokens for t in trajectories], dtype=pl.Int32),
-            "verdicts": pl.Series([reward.verdicts_json for reward in rewards], dtype=pl.String),
-            "turns": pl.Series([list(t.messages) for t in trajectories], dtype=MESSAGES),
-            "valid_actions": pl.Series(
-                [[turn.valid for turn in t.turns] for t in trajectories], dtype=pl.List(pl.Boolean)
-            ),
-            "correct": pl.Series([reward.correct for reward in rewards], dtype=pl.Boolean),
-            "detail": [reward.detail for reward in rewards],
-            "judge_failed": [bool(reward.failures) for reward in rewards],
+            **{name: prompt[name] for name in ("uid", "data_source", "subset", "ground_truth")},
+            "checkpoint": checkpoint,
+            "mode": mode,
+            "sample": drawn.request.sample,
+            "prompt": prompt_text(prompt["prompt"]),
+            "response": drawn.text,
+            "outcome": reward.outcome,
+            "score": reward.score,
+            "answer": reward.answer,
+            "finish_reason": drawn.last.finish_reason.value,
+            "num_tokens": drawn.num_tokens,
+            "verdicts": reward.verdicts_json,
+            "turns": list(drawn.messages),
+            "valid_actions": [turn.valid for turn in drawn.turns],
+            "correct": reward.correct,
+            "detail": reward.detail,
+            "judge_failed": bool(reward.failures),
         }
-    )
+        for drawn, reward in zip(trajectories, rewards, strict=True)
+        for prompt in [drawn.request.prompt]
+    ]
+    more = {"correct": pl.Boolean, "detail": pl.String, "judge_failed": pl.Boolean}
+    return pl.DataFrame(rows, schema={**polars_schema("completions"), **more})
