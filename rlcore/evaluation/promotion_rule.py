@@ -21,6 +21,7 @@ from statistics import NormalDist
 import numpy as np
 import polars as pl
 
+from rlcore.algorithms.statistics import Estimate
 from schemas.errors import UserError, did_you_mean
 from schemas.retrain import WIN_RATE
 
@@ -43,17 +44,9 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean gain over prompts with the bounds of its interval."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class OnSet:
-    """Champion and candidate on one set: means, and the candidate's gain with its interval.
+    """Champion and candidate on one set: means, and the candidate's gain, whose interval is that of
+    its look (``alpha_of``).
 
     ``bound``: what the whole interval must exceed. ``needed``: prompts that would decide a first
     look, were gain and spread as observed; None where it is decided, or no number of them would.
@@ -63,7 +56,7 @@ class OnSet:
     is_primary: bool
     champion: float
     candidate: float
-    gain: Interval
+    gain: Estimate
     bound: float
     prompts: int
     needed: int | None
@@ -209,7 +202,7 @@ def decide(
     return Decision(verdict, sets, look, alpha)
 
 
-def gain_interval(gains_P: np.ndarray, alpha: float) -> Interval:
+def gain_interval(gains_P: np.ndarray, alpha: float) -> Estimate:
     """Return mean and percentile bootstrap interval (Efron 1979) of ``gains_P``, one per prompt;
     with 0 in it where random signs would do as well as these too often.
 
@@ -240,7 +233,7 @@ def gain_interval(gains_P: np.ndarray, alpha: float) -> Interval:
     extreme = np.count_nonzero(flipped_B / num_prompts >= abs(mean) - 1e-12)
     if (1 + extreme) / (1 + draws) > alpha / 2:
         low, high = min(low, 0.0), max(high, 0.0)
-    return Interval(mean, float(low), float(high))
+    return Estimate(mean, float(low), float(high))
 
 
 def _of_set(rows: pl.DataFrame, name: str, won: pl.DataFrame | None = None) -> pl.DataFrame:

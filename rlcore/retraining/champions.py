@@ -9,11 +9,10 @@ absent.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import polars as pl
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
@@ -198,7 +197,7 @@ def add_champion(
         store.put(
             CHAMPIONS,
             f"{name}/{entry.number}",
-            tables={CHAMPIONS: table_of(CHAMPIONS, [asdict(entry)])},
+            tables={CHAMPIONS: pl.DataFrame([asdict(entry)], schema=polars_schema(CHAMPIONS))},
             lineage=Lineage(recipe_digest, "", parents, producer=by),
         )
         return entry
@@ -218,7 +217,7 @@ def decisions(store: ArtifactReader, name: str) -> pl.DataFrame:
 
     Raises ArtifactError where one is damaged.
     """
-    frames = [table_of(DECISIONS, []).with_columns(key=pl.lit("", dtype=pl.String))]
+    frames = [pl.DataFrame(schema={**polars_schema(DECISIONS), "key": pl.String})]
     for key in store.keys(DECISIONS, f"{name}/"):
         if (ref := store.find(DECISIONS, key)) is not None:
             rows = store.table(ref, DECISIONS)
@@ -253,12 +252,6 @@ def _is_whole(store: ArtifactReader, entry: Champion) -> bool:
     except ArtifactError:
         return False
     return True
-
-
-def table_of(table: str, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return ``rows`` as the table of that name; a column that a row lacks is null."""
-    schema = polars_schema(table)
-    return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)
 
 
 def utc_now() -> str:

@@ -27,11 +27,11 @@ from rlcore.retraining.champions import (
     decision_lock,
     looks,
     prompts_digest,
-    table_of,
     utc_now,
 )
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.tables import polars_schema
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.retrain import WIN_RATE, RetrainSection
@@ -137,7 +137,7 @@ def ask(
             parents = {"candidate": candidate, **evaluations}
             told = {"sentence": decision.sentence()}
             lineage = Lineage(recipe_digest, "", parents, producer=by, metadata=told)
-            table = table_of(DECISIONS, _rows(decision, asked))
+            table = pl.DataFrame(_rows(decision, asked), schema=polars_schema(DECISIONS))
             made = store.put(DECISIONS, key, tables={DECISIONS: table}, lineage=lineage)
     rows = store.table(made, DECISIONS).to_dicts()
     sentence = store.manifest(made).metadata["sentence"]
