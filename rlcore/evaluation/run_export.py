@@ -45,13 +45,27 @@ def export_run(
     those recorded, ExportError where the reloaded model is not the policy; ``out`` is then as it
     was.
     """
-    if not run.recipe.rl.enabled:
-        return _export_without_rl(run, iteration, out, log)
-    result = run.result(RL)
+    stage, has_rl = run.recipe.policies[-1], run.recipe.rl.enabled
+    result = run.result(stage)
+    if not has_rl and iteration is not None:
+        raise UserError(
+            f"--iteration {iteration}: the run '{run.name}' has none, as rl.enabled = false; leave"
+            " it out"
+        )
+    if not has_rl and result is None:
+        raise UserError(
+            f"the run '{run.name}' has not ended the stage {stage}, whose policy it exports; let it"
+            " continue"
+        )
     if iteration is None and result is not None:
-        best = run.store.manifest(result).metadata["best_iteration"]
-        log(f"RL of {run.name} has ended; its policy is that of iteration {best}, the best")
-        return _export_result(run, result, _free(out or _default(run, best)), best, log)
+        best = run.store.manifest(result).metadata["best_iteration"] if has_rl else None
+        if best is not None:
+            log(f"RL of {run.name} has ended; its policy is that of iteration {best}, the best")
+        parents = {"dataset": run.store.manifest(result).parents["dataset"], "policy": result}
+        if (evaluation := run.result(EVALUATE)) is not None:
+            parents["evaluation"] = evaluation
+        out = _free(out or run.folder / EXPORTS / (stage if best is None else _name(best)))
+        return _publish(run, model_directory(run.store.directory(result)), parents, out, best, log)
     recorded = RecordedIterations(
         run.store, run.records(RL), run.name, total=run.recipe.rl.iterations
     )
@@ -59,27 +73,12 @@ def export_run(
         iteration = recorded.last
         log(f"RL of {run.name} has not ended; iteration {iteration} is the newest whole one")
     recorded.iteration(iteration)
-    return _export_iteration(run, recorded, iteration, _free(out or _default(run, iteration)), log)
+    out = _free(out or run.folder / EXPORTS / _name(iteration))
+    return _export_iteration(run, recorded, iteration, out, log)
 
 
-def _export_without_rl(
-    run: Run, iteration: int | None, out: Path | None, log: Callable[[str], None]
-) -> Exported:
-    stage = run.recipe.policies[-1]
-    result = run.result(stage)
-    if iteration is not None or result is None:
-        raise UserError(
-            f"--iteration {iteration}: the run '{run.name}' has none, as rl.enabled = false; leave"
-            " it out"
-            if iteration is not None
-            else f"the run '{run.name}' has not ended the stage {stage}, whose policy it exports;"
-            " let it continue"
-        )
-    return _export_result(run, result, _free(out or run.folder / EXPORTS / stage), None, log)
-
-
-def _default(run: Run, iteration: int) -> Path:
-    return run.folder / EXPORTS / f"iteration-{iteration:06d}"
+def _name(iteration: int) -> str:
+    return f"iteration-{iteration:06d}"
 
 
 def _free(out: Path) -> Path:
@@ -87,17 +86,6 @@ def _free(out: Path) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"'{out}' holds something already; give a new or empty directory as --out")
     return out
-
-
-def _export_result(
-    run: Run, policy: ArtifactRef, out: Path, best: int | None, log: Callable[[str], None]
-) -> Exported:
-    evaluation = run.result(EVALUATE)
-    parents = {"dataset": run.store.manifest(policy).parents["dataset"], "policy": policy}
-    if evaluation is not None:
-        parents["evaluation"] = evaluation
-    policy_dir = model_directory(run.store.directory(policy))
-    return _publish(run, policy_dir, parents, out, best, log)
 
 
 def _export_iteration(
