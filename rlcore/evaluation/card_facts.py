@@ -6,7 +6,6 @@ published.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePosixPath
 
 import polars as pl
@@ -15,7 +14,7 @@ from rlcore.evaluation.license import export_license
 from rlcore.evaluation.model_card import Ancestor, ModelCard, RewardTerm
 from rlcore.recipes.load import recipe_digest
 from rlcore.results.lineage import Trace, fold, trace
-from rlcore.results.provenance import TRUSTS
+from rlcore.results.provenance import DISTRIBUTION, TRUSTS, code_state
 from rlcore.store.artifacts import ArtifactStore
 from rlcore.store.fingerprint import installed
 from schemas.artifacts import ArtifactRef
@@ -128,6 +127,7 @@ def render_snippet(
 
 
 ITERATION = "iterations"  # kind of the record of an iteration
+_TRUSTED = "true: the model's own code was run"
 LIBRARIES = ("torch", "transformers", "vllm", "deepspeed")
 
 
@@ -151,10 +151,14 @@ def gather_card(
     scorer = {**store.manifest(policy).parents, **parents}.get(REWARD_MODEL)
     behind = trace(store, [policy] if evaluation is None else [policy, evaluation])
     number = f"-iteration{_iteration(policy)}" if policy.kind == ITERATION else ""
+    results = example = None
+    if evaluation is not None:
+        results, drawn = (store.table(evaluation, t) for t in ("eval_results", "completions"))
+        example = choose_example(drawn, prompts, recipe.policies[-1])
     return ModelCard(
         name=f"{recipe.name}-seed{recipe.seed}{number}",
         checkpoint=recipe.policies[-1],
-        results=None if evaluation is None else store.table(evaluation, "eval_results"),
+        results=results,
         ancestors=ancestors(behind, policy, recipe),
         inputs=_inputs(behind),
         base_model=recipe.model.path,
@@ -164,14 +168,13 @@ def gather_card(
             "name": recipe.name,
             "digest": recipe_digest(recipe),
             "seed": str(recipe.seed),
-            **(
-                {TRUSTS: "true: the model's own code was run"}
-                if recipe.model.trust_remote_code
-                else {}
-            ),
+            **({TRUSTS: _TRUSTED} if recipe.model.trust_remote_code else {}),
             **_code(behind),
         },
-        reward=reward_terms(recipe),
+        reward=tuple(
+            RewardTerm(term_name(f.name, f.options), f.weight, is_model(f.name))
+            for f in recipe.reward.functions
+        ),
         reward_model=_reward_model(recipe, store, scorer),
         sources=tuple(_source(source) for source in recipe.data.sources),
         prompts=_prompt_counts(prompts),
@@ -179,20 +182,13 @@ def gather_card(
         training=_training(recipe, store, policy),
         evaluation=_evaluation(recipe) if evaluation is not None else {},
         versions=versions(),
-        snippet=None if evaluation is None else _snippet(recipe, store, evaluation, prompts),
-    )
-
-
-def _snippet(
-    recipe: Recipe, store: ArtifactStore, evaluation: ArtifactRef, prompts: pl.DataFrame
-) -> str | None:
-    example = choose_example(store.table(evaluation, "completions"), prompts, recipe.policies[-1])
-    section = recipe.evaluate
-    return example and render_snippet(
-        *example,
-        max_new_tokens=section.max_new_tokens,
-        stop=section.stop,
-        trust_remote_code=recipe.model.trust_remote_code,
+        snippet=example
+        and render_snippet(
+            *example,
+            max_new_tokens=recipe.evaluate.max_new_tokens,
+            stop=recipe.evaluate.stop,
+            trust_remote_code=recipe.model.trust_remote_code,
+        ),
     )
 
 
@@ -270,22 +266,10 @@ _WHAT_WITH_PREFERENCE = {
 }
 
 
-def reward_terms(recipe: Recipe) -> tuple[RewardTerm, ...]:
-    """Return the reward functions, in the recipe's order."""
-    return tuple(
-        RewardTerm(term_name(f.name, f.options), f.weight, is_model(f.name))
-        for f in recipe.reward.functions
-    )
-
-
 def versions() -> dict[str, str]:
     """Return the versions of this package and of the libraries that decide what is learnt."""
-    try:
-        own = version("rl-pipeline")
-    except PackageNotFoundError:
-        own = "not installed, run from its source"
     return {
-        "rl-pipeline": own,
+        DISTRIBUTION: code_state()["version"] or "not installed, run from its source",
         **{name: installed(name).partition("==")[2] or "absent" for name in LIBRARIES},
     }
 
