@@ -23,7 +23,8 @@ from schemas.errors import UserError
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.configuration_utils import PreTrainedConfig
 
 
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
@@ -149,8 +150,9 @@ def write_verified(
     written_tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
     digest = _same("weights", _digest(source), _digest(written), target)
     tied = _same("tied embeddings", _is_tied(source), _is_tied(written), target)
-    _same("configuration", _config(source), _config(written), target)
-    _same("generation_config", _generation(source), _generation(written), target)
+    _same("configuration", _settings(source.config), _settings(written.config), target)
+    kept, found = (_settings(model.generation_config) for model in (source, written))
+    _same("generation_config", kept, found, target)
     difference, largest = _logits_difference(source, written)
     tolerance = LOGITS_TOLERANCE.get(str(written.dtype), FULL_PRECISION_TOLERANCE)
     if not difference <= tolerance * largest:
@@ -225,15 +227,8 @@ def _is_tied(model: "PreTrainedModel") -> bool:
     return head is not None and head.weight is model.get_input_embeddings().weight
 
 
-def _config(model: "PreTrainedModel") -> dict[str, Any]:
-    values = model.config.to_dict()
-    return {name: value for name, value in values.items() if name not in VOLATILE_CONFIG}
-
-
-def _generation(model: "PreTrainedModel") -> dict[str, Any]:
-    if model.generation_config is None:
-        return {}
-    values = model.generation_config.to_dict()
+def _settings(config: "PreTrainedConfig | GenerationConfig | None") -> dict[str, Any]:
+    values = {} if config is None else config.to_dict()
     return {name: value for name, value in values.items() if name not in VOLATILE_CONFIG}
 
 

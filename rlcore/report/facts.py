@@ -253,17 +253,13 @@ def _stages(run: Run, made: Mapping[str, Manifest | None]) -> list[StageFacts]:
     stages = []
     for row in run.stages.values():
         manifest = made[row.stage]
+        parents, rows = ({}, {}) if manifest is None else (manifest.parents, manifest.rows)
         if manifest is None:
-            state = OPEN if row.sha256 is None else GONE
-            reads = planned.get(row.stage, {})
-            origins = {role: str(stage) for role, stage in reads.items()}
-            producer = row.flow_run_id if state == OPEN else ""
+            state, producer = (OPEN, row.flow_run_id) if row.sha256 is None else (GONE, "")
+            origins = {role: str(stage) for role, stage in planned.get(row.stage, {}).items()}
         else:
-            state = CACHED if row.cached else MADE
-            origins = {role: _origin(ref, makers) for role, ref in manifest.parents.items()}
-            producer = manifest.producer
-        parents = {} if manifest is None else manifest.parents
-        rows = {} if manifest is None else manifest.rows
+            state, producer = CACHED if row.cached else MADE, manifest.producer
+            origins = {role: _origin(ref, makers) for role, ref in parents.items()}
         stages.append(
             StageFacts(
                 name=row.stage,

@@ -40,14 +40,11 @@ def episode_figures(eval_results: pl.DataFrame) -> dict[str, dict[str, float]]:
         "called": "greedy/called",
     }
     figures = {name: accuracies(eval_results, metric) for name, metric in named.items()}
+    of = {one: {name: found.get(one) for name, found in figures.items()} for one in CHECKPOINTS}
     return {
-        checkpoint: {
-            name: value
-            for name, found in figures.items()
-            if (value := found.get(checkpoint)) is not None
-        }
-        for checkpoint in CHECKPOINTS
-        if figures["turns"].get(checkpoint) is not None
+        checkpoint: {name: value for name, value in row.items() if value is not None}
+        for checkpoint, row in of.items()
+        if row["turns"] is not None
     }
 
 
