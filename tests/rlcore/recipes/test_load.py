@@ -271,6 +271,7 @@ def test_pairs_reward_models_and_ranking_code_lie_beside_a_recipe(
     assert recipe.preference.data.path == str(mine / "pairs.jsonl")
     assert recipe.reward_model is not None
     assert recipe.reward_model.base == str(mine / "small")
-    assert recipe.reward_model.preferences.ranked_by == str(mine / "taste.py:rank")
+    ranked = recipe.reward_model.preferences.model_dump()["ranked_by"]
+    assert ranked == str(mine / "taste.py:rank")
     models = {name: model.path for name, model in recipe.reward_models.items()}
     assert models == {"mine": str(mine / "judge"), "theirs": "owner/judge"}

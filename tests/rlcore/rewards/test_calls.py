@@ -31,6 +31,16 @@ def test_a_coroutine_that_takes_too_long_is_cancelled_and_costs_no_other_row(sta
     )
 
 
+def test_many_rows_with_long_answers_block_neither_side(start: Start) -> None:
+    """Rows are handed over while answers come back: with both ways full, all would be late."""
+    many = RewardFunction(name="reward_samples:side_by_side", concurrency=1024)
+    worker = start(functions=(many,))
+    begun = time.monotonic()
+    rewards = worker.score(rows("0", *["raise" + "x" * 2000] * 1500), timeout_s=60)
+    assert outcomes(rewards) == [("ok", 0.0), *[ERROR] * 1500]
+    assert time.monotonic() - begun < 60
+
+
 @pytest.mark.slow
 def test_a_coroutine_that_blocks_is_found_among_those_under_way(start: Start) -> None:
     """All of them stand still; each is tried again alone."""
