@@ -11,6 +11,7 @@ asked to.
 
 import getpass
 import locale
+import logging
 import os
 import socket
 import stat
@@ -89,6 +90,7 @@ SPINNING = {"GOMP_SPINCOUNT": "1000"}
 def set_variables(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set the variables that this process and all that it starts read; call it before libraries
     are imported. What a user has set stays, but that loopback is excluded from proxies."""
+    logging.getLogger("DeepSpeed").addFilter(_is_no_guess)
     _exclude_loopback(environment)
     for name, value in SPINNING.items():
         environment.setdefault(name, value)
@@ -104,6 +106,12 @@ def set_variables(environment: MutableMapping[str, str] = os.environ) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):  # show what the terminal cannot, not an error
                 stream.reconfigure(errors="replace")
+
+
+def _is_no_guess(record: logging.LogRecord) -> bool:
+    """Return False for what DeepSpeed says when a library imports it where there is no GPU: it
+    writes it to standard output, among what a command prints."""
+    return not str(record.msg).startswith("Setting accelerator to CPU")
 
 
 def obstacles() -> Iterator[tuple[str, str, str]]:

@@ -161,3 +161,27 @@ def test_threads_that_wait_leave_their_cores_unless_the_user_says_otherwise() ->
 def test_ranks_meet_on_the_interface_that_reaches_the_first() -> None:
     """gloo took what the host's name resolves to, which other hosts cannot reach."""
     assert interface_towards("tcp://127.0.0.1:4000") == LOOPBACK
+
+
+def test_deepspeed_prints_no_guess_where_a_library_imports_it() -> None:
+    """``--format json`` of a command that saves a model began with its line."""
+    code = (
+        "from rlcore.cluster.host_settings import set_variables\n"
+        "set_variables()\n"
+        "from deepspeed.accelerator import get_accelerator\n"
+        "print(get_accelerator().device_name())"
+    )
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ["HOME"],
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert ran.stdout == "cpu\n"
