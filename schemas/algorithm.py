@@ -17,8 +17,8 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.names import known_or_own, portable_name
-from schemas.section import Section, rule, setting
+from schemas.names import portable_name
+from schemas.section import Section, known_or_own, rule, setting
 
 
 def _finite(value: Any) -> Any:

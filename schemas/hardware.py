@@ -4,8 +4,7 @@ is in no cache key."""
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from schemas.names import known_or_own
-from schemas.section import Section, rule, setting
+from schemas.section import Section, known_or_own, rule, setting
 
 ENGINES = ("vllm", "transformers")
 AUTO = "auto"

@@ -1,12 +1,8 @@
 """Names that several sections and processes agree on."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
-
-from pydantic import AfterValidator
-
-from schemas.errors import did_you_mean
 
 REWARD_MODEL = "reward_model"  # the trained model among ``reward.functions``; also its stage
 ENVIRONMENT = "environment"  # the environment's own rewards among ``reward.functions``
@@ -44,21 +40,6 @@ def split_function(name: str) -> tuple[str, str]:
 def is_file(module: str) -> bool:
     """Return whether a function's module is named by its file."""
     return module.endswith(".py")
-
-
-def known_or_own(names: Collection[str], kind: str = "function") -> AfterValidator:
-    """Refuse what is neither one of ``names`` nor a ``kind`` of the user's."""
-
-    def check(value: str) -> str:
-        module, name = split_function(value)
-        if value in names or (module and name.isidentifier()):
-            return value
-        raise ValueError(
-            f"{value!r} is not one of {', '.join(names)} and not 'package.module:{kind}' or"
-            f" 'path/to/file.py:{kind}'{did_you_mean(value, names)}"
-        )
-
-    return AfterValidator(check)
 
 
 def portable_name(name: str) -> str:

@@ -1,9 +1,12 @@
 """The base of every recipe section: frozen, no unknown keys, finite numbers, defaults validated."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from schemas.errors import did_you_mean
+from schemas.names import split_function
 
 _IS_RULE = "_is_rule_of_section"
 
@@ -22,6 +25,21 @@ def setting(default: Any, text: str, **limits: Any) -> Any:
     """Return a field of a section that may be left out: its default, what it says, and pydantic's
     limits of it (``ge``, ``gt``, ``le``, ``lt``, ``min_length``, ``pattern``)."""
     return Field(default=default, description=text, **limits)
+
+
+def known_or_own(names: Collection[str], kind: str = "function") -> AfterValidator:
+    """Refuse what is neither one of ``names`` nor a ``kind`` of the user's."""
+
+    def check(value: str) -> str:
+        module, name = split_function(value)
+        if value in names or (module and name.isidentifier()):
+            return value
+        raise ValueError(
+            f"{value!r} is not one of {', '.join(names)} and not 'package.module:{kind}' or"
+            f" 'path/to/file.py:{kind}'{did_you_mean(value, names)}"
+        )
+
+    return AfterValidator(check)
 
 
 class Section(BaseModel):

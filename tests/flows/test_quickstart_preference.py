@@ -22,7 +22,7 @@ RECIPE = "quickstart-preference"
 ALONE = {**INLINE, "tracking.wandb": False}
 # At the presets' learning rates a model of this size learns nothing; without the NLL of the better
 # response DPO makes both less likely, and the form of an answer goes.
-ALGORITHMS = {"dpo": {"epochs": 2, "rpo_alpha": 1.0}, "kto": {"epochs": 4}}
+ALGORITHMS = {"dpo": {"epochs": 2, "rpo_alpha": 1.0}, "kto": {"epochs": 2}}
 OFFLINE = {
     "reward.functions": [{"name": "arithmetic"}],
     "reward_model": None,
