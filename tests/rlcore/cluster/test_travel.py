@@ -172,7 +172,7 @@ class Receiver:
 
     def lose(self) -> None:
         """What Ray raises where the sender's host is lost."""
-        raise OwnerDiedError("00" * 28, "", "")
+        raise OwnerDiedError("00" * 28, b"", "")
 
 
 def test_weights_pass_from_worker_to_worker(tmp_path: Path, on_ray: RayCluster) -> None:
