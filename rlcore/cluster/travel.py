@@ -35,7 +35,7 @@ PUBLISH, LOAD = "publish", "load_weights"
 PART_BYTES = 64 * 2**20
 FETCHED = 4  # parts that are fetched at once
 NOTHING: Mapping[str, "Stored"] = {}
-Parts = tuple["ray.ObjectRef", ...]
+Parts = tuple[ray.ObjectRef, ...]
 
 
 def sent(path: str | Path) -> Parts:

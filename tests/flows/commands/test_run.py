@@ -1,6 +1,7 @@
 """`rl-pipeline run` ends in a table or in one sentence, whatever Prefect has to say."""
 
 import json
+import re
 import os
 import subprocess
 import sys
@@ -61,8 +62,10 @@ def test_a_run_ends_in_its_table_and_export(prefect_server: str, tmp_path: Path)
     done = run(tmp_path, {**FEW, **verifies, "evaluate.pass_k": [1]})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "held-out greedy accuracy" in done.stdout
-    exported = done.stdout.rpartition("Export: ")[2].strip()
+    lines = dict(re.findall(r"^(\w+): (.+)$", done.stdout, re.MULTILINE))
+    exported = lines["Export"]
     assert (Path(exported) / "model.safetensors").is_file()
+    check_summary(json.loads(Path(lines["Summary"]).read_text(encoding="utf-8")))
     noise = ("Finished in state", "nanobind", "Loading weights", "Writing model shards")
     assert not [words for words in noise if words in done.stdout + done.stderr]
     again = run(tmp_path, {**FEW, **verifies, "evaluate.pass_k": [1]}, "--format", "json")
