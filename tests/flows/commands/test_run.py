@@ -1,8 +1,8 @@
 """`rl-pipeline run` ends in a table or in one sentence, whatever Prefect has to say."""
 
 import json
-import re
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
