@@ -72,8 +72,11 @@ class LearnerHardware(Section):
         return 0 if alone else 1
 
     def layout(self, dtype: str) -> dict[str, int]:
-        """Return how many ranks hold the training state of a model of ``dtype``, and how."""
-        return {"ranks": self.ranks, "zero_stage": self.stage(dtype)}
+        """Return how many ranks hold the training state of a model of ``dtype``, and how; also over
+        how many they divide a sequence, where they do."""
+        held = {"ranks": self.ranks, "zero_stage": self.stage(dtype)}
+        divided = {"sequence_parallel": self.sequence_parallel}
+        return held | divided if self.sequence_parallel > 1 else held
 
     @property
     def data_parallel(self) -> int:

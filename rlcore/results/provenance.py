@@ -146,8 +146,9 @@ def layout_text(layout: Mapping[str, int]) -> str:
     >>> layout_text({"ranks": 2, "zero_stage": 1})
     '2 ranks (ZeRO 1)'
     """
-    ranks = layout["ranks"]
-    return f"{ranks} rank{'s' if ranks > 1 else ''} (ZeRO {layout['zero_stage']})"
+    ranks, divided = layout["ranks"], layout.get("sequence_parallel")
+    how = f"ZeRO {layout['zero_stage']}" + (f", sequences over {divided}" if divided else "")
+    return f"{ranks} rank{'s' if ranks > 1 else ''} ({how})"
 
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:

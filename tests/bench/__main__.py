@@ -31,6 +31,7 @@ BENCHMARKS = {
     "grpo": "tests.bench.grpo:small",
     "grpo-large": "tests.bench.grpo:large",
     "iteration": "tests.bench.iteration:measures",
+    "iteration-beside": "tests.bench.iteration:beside",
     "iteration-large": "tests.bench.iteration:checkpoints",
     "learning": "tests.bench.learning:measures",
     "logprobs": "tests.bench.logprobs:measures",

@@ -4,7 +4,10 @@ The fixed cost is where the line through the seconds of iterations of several si
 prompts. It holds what each token of the longest answer costs however many rows there are.
 """
 
-from collections.abc import Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -61,16 +64,51 @@ def checkpoints() -> list[Measure]:
     ]
 
 
+def beside() -> list[Measure]:
+    """Return how much longer an iteration takes beside a process that spins on one of two cores;
+    about ten minutes."""
+    found = []
+    for size in (SMALL, LARGE):
+        idle, shared = list[Timed](), list[Timed]()
+        with TemporaryDirectory() as name:
+            job = replace(job_of(Path(name), size), checkpoint_every=NEVER)
+            for number in range(size.rounds):
+                idle += _alternating([replace(job, folder=f"{name}/idle-{number}")], rounds=1)[0]
+                with _spinning():
+                    busy = replace(job, folder=f"{name}/busy-{number}")
+                    shared += _alternating([busy], rounds=1)[0]
+        alone, beside_it = _median(idle, "step"), _median(shared, "step")
+        found.append(
+            Measure(
+                f"{size.name}: an iteration beside a spinning process, over one alone",
+                round(beside_it / alone, 2),
+                most=2.2,
+                note=f"{beside_it:.2f} and {alone:.2f} s",
+            )
+        )
+    return found
+
+
+@contextmanager
+def _spinning() -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def fixed_s(prompts: Sequence[int], seconds: Sequence[float]) -> float:
     """Return the seconds of an iteration of no prompts, by least squares."""
     _, intercept = np.polyfit(prompts, seconds, 1)
     return round(float(intercept), 3)
 
 
-def _alternating(jobs: Sequence[Job]) -> list[list[Timed]]:
-    """Return the runs of each job, ROUNDS of them."""
+def _alternating(jobs: Sequence[Job], rounds: int = ROUNDS) -> list[list[Timed]]:
+    """Return the runs of each job."""
     run, found = sides()[PIPELINE], [list[Timed]() for _ in jobs]
-    for round_ in range(ROUNDS):
+    for round_ in range(rounds):
         for number, (job, runs) in enumerate(zip(jobs, found, strict=True)):
             runs.append(run(asdict(replace(job, folder=f"{job.folder}/{number}-{round_}"))))
     return found

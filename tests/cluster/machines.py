@@ -26,7 +26,7 @@ from flows import services
 ROOT = Path(__file__).parents[2]
 START_S = 300.0
 FIRST, SECOND = "10.231.{0}.1", "10.231.{0}.2"
-OBJECT_STORE = 100 << 20  # bytes, of Ray on each machine
+OBJECT_STORE = 1 << 30  # bytes, of Ray on each machine
 UNSHARE = ["unshare", "--pid", "--fork", "--mount", "--uts", "--mount-proc", "--kill-child"]
 # ``$1``: what only the first machine has.
 SECOND_MACHINE = """

@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import fsspec
+import numpy as np
+import polars as pl
 import pytest
+from safetensors.numpy import load_file
 
+from rlcore.models.files import MODEL_FOLDER
+from rlcore.models.smollm2 import FOLDER, write_smollm2
 from rlcore.store.artifacts import ArtifactStore
-from tests.cluster.machines import Machines, two_machines
+from tests.cluster.machines import ROOT, Machines, two_machines
 from tests.flows.small_run import SMALL
 
 pytestmark = [pytest.mark.machines, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -31,6 +36,22 @@ SHORT: dict[str, Any] = {
     "hardware.learner.zero_stage": 2,
     "hardware.learner.threads": 1,
     "hardware.restarts": 0,
+}
+ONE_RANK = {"hardware.learner.ranks": 1, "hardware.learner.zero_stage": "auto"}
+REAL: dict[str, Any] = {
+    "model.path": str(ROOT / FOLDER),
+    "rl.iterations": 3,
+    "rl.rollout.prompts": 2,
+    "rl.rollout.samples": 4,
+    "rl.rollout.max_new_tokens": 16,
+    "rl.validation.every": 3,
+    "rl.validation.prompts": 4,
+    "hardware.device": "cpu",
+    "hardware.rollout.engine": "transformers",
+    "hardware.rollout.engines": 2,
+    "hardware.learner.threads": 1,
+    "hardware.restarts": 0,
+    "tracking.wandb": False,
 }
 
 
@@ -64,16 +85,21 @@ def bucket(machines: Machines) -> Iterator[str]:
 
 
 def started(
-    machines: Machines, name: str, overrides: dict[str, Any], *options: str
+    machines: Machines,
+    name: str,
+    overrides: dict[str, Any],
+    *options: str,
+    recipe: str = "quickstart",
 ) -> "subprocess.Popen[str]":
-    """Start a run on the first machine, in a folder of its own."""
+    """Start a run on the first machine, in its own folder; quickstart is made ``SHORT``."""
     folder = machines.first / name
     folder.mkdir(exist_ok=True)
-    given = [f"{key}={json.dumps(value)}" for key, value in {**SHORT, **overrides}.items()]
+    short = SHORT if recipe == "quickstart" else {}
+    given = [f"{key}={json.dumps(value)}" for key, value in {**short, **overrides}.items()]
     words = [word for one in given for word in ("-o", one)]
     store = {key: value for key, value in os.environ.items() if key.startswith("AWS_")}
     return subprocess.Popen(
-        [sys.executable, "-u", "-m", "flows.cli", "run", "quickstart", *options, *words],
+        [sys.executable, "-u", "-m", "flows.cli", "run", recipe, *options, *words],
         cwd=folder,
         env={**machines.environment(machines.first), **store, "PREFECT_LOGGING_LEVEL": "INFO"},
         stdout=subprocess.PIPE,
@@ -82,9 +108,11 @@ def started(
     )
 
 
-def run(machines: Machines, name: str, overrides: dict[str, Any]) -> None:
+def run(
+    machines: Machines, name: str, overrides: dict[str, Any], recipe: str = "quickstart"
+) -> None:
     """Run to the end of RL, which succeeds."""
-    with started(machines, name, overrides, "--until", "rl") as running:
+    with started(machines, name, overrides, "--until", "rl", recipe=recipe) as running:
         text, _ = running.communicate(timeout=1800)
     assert running.returncode == 0, text[-6000:]
 
@@ -106,11 +134,46 @@ def read_until(running: "subprocess.Popen[str]", words: str) -> None:
     raise AssertionError("".join(seen)[-6000:])
 
 
+def run_until_lost(machines: Machines, name: str, overrides: dict[str, Any], after: int) -> None:
+    """Run until the second machine is gone, after iteration ``after``; to the end where the run may
+    restart. The machine is back when this returns."""
+    with started(machines, name, overrides, "--until", "rl") as running:
+        read_until(running, f"iteration {after}/3")
+        machines.kill_second()
+        began = time.monotonic()
+        read_until(running, f"node {machines.addresses[1]} of the Ray cluster is lost")
+        assert time.monotonic() - began < NAMED_S
+        text, _ = running.communicate(timeout=900)
+    assert (running.returncode == 0) == bool(overrides["hardware.restarts"]), text[-6000:]
+
+
+def contents(store: str, kind: str) -> dict[str, str]:
+    """Return key -> content of every artifact of ``kind``."""
+    return {m.key: m.sha256 for m in ArtifactStore(store).manifests() if m.kind == kind}
+
+
 def policies(store: str) -> dict[str, str]:
     """Return key -> content of every policy, the trained one among them."""
-    made = {m.key: m.sha256 for m in ArtifactStore(store).manifests() if m.kind == "policy"}
+    made = contents(store, "policy")
     assert len(made) == 2, "of SFT and RL"
     return made
+
+
+def trained_weights(store: str) -> dict[str, np.ndarray]:
+    """Return the tensors of the policy that RL ended with."""
+    kept = ArtifactStore(store)
+    made = [m for m in kept.manifests() if m.kind == "policy"]
+    last = max(made, key=lambda manifest: manifest.created_at)
+    return load_file(kept.directory(last.ref()) / MODEL_FOLDER / "model.safetensors")
+
+
+def seconds_of_syncs(store: str) -> list[float]:
+    """Return the seconds of each sync of RL."""
+    kept = ArtifactStore(store)
+    tables = [kept.table(m.ref(), "metrics") for m in kept.manifests() if m.kind == "metrics"]
+    return (
+        pl.concat(tables).filter(pl.col("name") == "timing_s/sync").sort("step")["value"].to_list()
+    )
 
 
 def test_the_plan_says_what_lies_where_and_refuses_a_folder_as_store(
@@ -176,15 +239,36 @@ def test_two_machines_learn_what_one_learns_and_one_goes_on_without_the_other(
     for restarts in (1, 0):
         name = f"killed-{restarts}"
         killed = {**ray, "store": f"{bucket}/{name}", "hardware.restarts": restarts}
-        with started(machines, name, killed, "--until", "rl") as running:
-            read_until(running, "iteration 1/3")
-            machines.kill_second()
-            began = time.monotonic()
-            read_until(running, f"node {machines.addresses[1]} of the Ray cluster is lost")
-            assert time.monotonic() - began < NAMED_S
-            text, _ = running.communicate(timeout=900)
-        assert (running.returncode == 0) == bool(restarts), text[-6000:]
+        run_until_lost(machines, name, killed, after=1)
         if not restarts:
             run(machines, name, killed)
         assert policies(f"{bucket}/{name}") == undisturbed
         machines.start_second()
+
+    # With one rank in place of two the last iteration samples the same, and learns the same.
+    fewer = f"{bucket}/fewer"
+    killed = {**ray, "store": fewer, "hardware.restarts": 0}
+    run_until_lost(machines, "fewer", killed, after=2)
+    run(machines, "fewer", {**killed, **ONE_RANK})
+    assert set(contents(fewer, "rollouts").values()) == set(contents(both, "rollouts").values())
+    expected, found = trained_weights(both), trained_weights(fewer)
+    for tensor, values in expected.items():
+        np.testing.assert_allclose(found[tensor], values, rtol=0, atol=1e-6, err_msg=tensor)
+    machines.start_second()
+
+
+def test_a_real_model_reaches_the_engines_of_both_machines(
+    prefect_server: str, machines: Machines, bucket: str
+) -> None:
+    """Its weights are nine parts, of which an engine has to find all; their digest is compared at
+    each sync. Seconds of syncs: ``-s`` shows them."""
+    del prefect_server
+    if not (ROOT / FOLDER).is_dir():
+        write_smollm2(ROOT / FOLDER)
+    took = {}
+    for name, ray in (("one", {}), ("two", {"hardware.ray_address": machines.ray_address})):
+        store = f"{bucket}/real-{name}"
+        run(machines, f"real-{name}", {**REAL, **ray, "store": store}, "smollm2-quickstart")
+        took[name] = seconds_of_syncs(store)
+        assert len(took[name]) == REAL["rl.iterations"]
+    print(f"seconds of a sync on one machine {took['one']}, on two {took['two']}")

@@ -276,11 +276,27 @@ def test_the_recipes_own_figure_holds_once_it_was_changed(
     assert seen == [4096, 2048, 3000]
 
 
-LAYOUTS = [{"ranks": 2, "zero_stage": 1}, {"ranks": 1, "zero_stage": 0}]
+TWO = {"ranks": 2, "zero_stage": 1}
 
 
+@pytest.mark.parametrize(
+    ("learner", "layout", "text"),
+    [
+        ({"ranks": 1}, {"ranks": 1, "zero_stage": 0}, "1 rank (ZeRO 0)"),
+        (
+            {"ranks": 2, "sequence_parallel": 2},
+            {**TWO, "sequence_parallel": 2},
+            "2 ranks (ZeRO 1, sequences over 2)",
+        ),
+    ],
+)
 def test_other_ranks_than_the_checkpoints_are_recorded_once(
-    prefect_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    prefect_server: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    learner: dict[str, int],
+    layout: dict[str, int],
+    text: str,
 ) -> None:
     """In the run that changes them; lineage says it of all that is made from then on."""
 
@@ -296,19 +312,19 @@ def test_other_ranks_than_the_checkpoints_are_recorded_once(
     staged = Staged(tmp_path, body)
     rows = []
     ray = {"cluster": "ray"}
-    for ranks in (2, 1, 1):
+    for given in ({"ranks": 2}, learner, learner):
         with pytest.raises(RuntimeError, match="killed"):
-            staged.run(learner={"ranks": ranks}, device="cpu", **ray)
+            staged.run(learner=given, device="cpu", **ray)
         rows += staged.rows
-    ref = staged.run(device="cpu", **ray)
+    ref = staged.run(learner=learner, device="cpu", **ray)
     assert not staged.rows
-    cause = "hardware.learner has 1 rank (ZeRO 0), the checkpoint is of 2 ranks (ZeRO 1)"
+    cause = f"hardware.learner has {text}, the checkpoint is of 2 ranks (ZeRO 1)"
     (row,) = rows
     assert (row.step, row.cause, row.remedy) == (1, cause, "its training state resharded")
     said = "sft continues after step 1 with its training state resharded (restart 1, 0 of 2"
     assert f"{said} without a new checkpoint): {cause}" in caplog.messages
     store = ArtifactStore(tmp_path / "store")
-    change = {"step": 1, "before": LAYOUTS[0], "after": LAYOUTS[1]}
+    change = {"step": 1, "before": TWO, "after": layout}
     says = {
         m.key.rpartition("/")[2]: m.metadata.get(RESHARDED) for m in store.manifests(kinds=[KIND])
     }
