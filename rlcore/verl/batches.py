@@ -31,12 +31,6 @@ VERL_SIZES = {"prompts": 1024, "mini": 256, "epochs": 30}
 VERL_EXAMPLE_SIZES = {"prompts": 64, "mini": 32, "epochs": 1}
 VERL_EXAMPLE_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
 MICRO_BATCH_TOKENS = 16384  # verl's ppo_max_token_len_per_gpu
-TRUNCATIONS = {
-    "error": "error",
-    "left": "truncate_left",
-    "right": "truncate_right",
-    "middle": "truncate_middle",
-}
 
 
 def _sizes(run: VerlRun) -> dict[str, int]:
@@ -207,7 +201,7 @@ def data(run: VerlRun) -> dict[str, Any]:
     sequence = longest(run)
     limit = run.count(f"{ROLLOUT}.max_model_len", sequence)
     dropped = run.flag("data.filter_overlong_prompts")
-    truncation = run.choice("data.truncation", TRUNCATIONS, "error")
+    truncation = run.choice("data.truncation")
     ours: dict[str, Any] = {
         "model.path": os.path.expanduser(model) if model.startswith("~") else model,
         "model.dtype": "bfloat16",

@@ -10,47 +10,20 @@ from schemas.errors import UserError, did_you_mean
 from schemas.presets import PRESETS
 
 OPTIMIZERS = {f"{ACTOR}.optim": "rl.update.optimizer", "critic.optim": "rl.critic.optimizer"}
-ESTIMATORS = {
-    "gae": "gae",
-    "grpo": "grpo",
-    "grpo_vectorized": "grpo",
-    "rloo": "rloo",
-    "rloo_vectorized": "rloo",
-    "remax": "remax",
-    "reinforce_plus_plus": "reinforce++",
-    "reinforce_plus_plus_baseline": "reinforce++-baseline",
-}
-LOSS_MODES = ("vanilla", "gspo", "cispo")
-AGGREGATIONS = (
-    *("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"),
-)
-KL_ESTIMATORS = {
-    "kl": "k1",
-    "k1": "k1",
-    "abs": "abs",
-    "mse": "k2",
-    "k2": "k2",
-    "low_var_kl": "k3",
-    "k3": "k3",
-    "full": "full",
-    "k1+": "k1+",
-    "k3+": "k3+",
-}
 CORRECTION = "algorithm.rollout_correction"
 # Options of rollout_rs -> what rejects by it; for the others the level whose weights it masks.
 STATISTICS = {"seq_mean_k1": "geometric", "seq_mean_k3": "k3"}
 MASKS = {"token_k1": "token", "seq_sum_k1": "sequence"}
-FILTER_METRICS = {"acc": "accuracy", "seq_reward": "score", "seq_final_reward": "final_score"}
 
 
 def estimator(run: VerlRun) -> str:
     """Return our name of the advantage estimator; verl's default is gae."""
-    return run.choice("algorithm.adv_estimator", ESTIMATORS, "gae")
+    return run.choice("algorithm.adv_estimator")
 
 
 def preset(run: VerlRun) -> str:
     """Return the closest preset; the recipe lists the settings in which verl differs."""
-    if run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla") == "gspo":
+    if run.choice(f"{ACTOR}.policy_loss.loss_mode") == "gspo":
         return "gspo"
     near = {"gae": "ppo", "grpo": "grpo", "remax": "remax"}
     return near.get(estimator(run), "rloo")
@@ -72,8 +45,8 @@ def advantage(run: VerlRun) -> dict[str, Any]:
             ours[f"rl.algorithm.gae.{key}"] = run.number(f"algorithm.{key}", 1.0)
     if name == "grpo":
         ours["rl.algorithm.norm_by_std"] = run.flag("algorithm.norm_adv_by_std_in_grpo", True)
-    mode = run.choice(f"{ACTOR}.policy_loss.loss_mode", LOSS_MODES, "vanilla")
-    aggregation = run.choice(f"{ACTOR}.loss_agg_mode", AGGREGATIONS, "token-mean")
+    mode = run.choice(f"{ACTOR}.policy_loss.loss_mode")
+    aggregation = run.choice(f"{ACTOR}.loss_agg_mode")
     if mode == "gspo":
         return ours
     if mode == "cispo":
@@ -157,7 +130,7 @@ def kl(run: VerlRun) -> dict[str, Any]:
             run.note(f"{key} is left out: its switch is off, so verl ignores it too")
     path = "rl.algorithm.kl"
     if in_loss:
-        name = run.choice(f"{ACTOR}.kl_loss_type", KL_ESTIMATORS, "low_var_kl")
+        name = run.choice(f"{ACTOR}.kl_loss_type")
         if name == "k1":
             run.note(
                 f"{ACTOR}.kl_loss_type = {run.get(f'{ACTOR}.kl_loss_type')}: as a loss its expected"
@@ -170,9 +143,9 @@ def kl(run: VerlRun) -> dict[str, Any]:
         return {f"{path}.where": "none"}
     ours: dict[str, Any] = {
         f"{path}.where": "reward",
-        f"{path}.estimator": run.choice("algorithm.kl_penalty", KL_ESTIMATORS, "kl").rstrip("+"),
+        f"{path}.estimator": run.choice("algorithm.kl_penalty").rstrip("+"),
         f"{path}.coef": run.number(coefficient, 0.001),
-        f"{path}.controller": run.choice("algorithm.kl_ctrl.type", ("fixed", "adaptive"), "fixed"),
+        f"{path}.controller": run.choice("algorithm.kl_ctrl.type"),
     }
     if ours[f"{path}.controller"] == "adaptive":
         ours[f"{path}.target"] = run.number("algorithm.kl_ctrl.target_kl", 0.1)
@@ -184,7 +157,7 @@ def correction(run: VerlRun) -> dict[str, Any]:
     """Importance weights by their two names, and masks; a threshold alone switches nothing on."""
     path, theirs = "rl.algorithm.importance_correction", f"{CORRECTION}.rollout_is"
     if run.flag(f"{CORRECTION}.bypass_mode"):
-        run.choice(f"{CORRECTION}.loss_type", ("ppo_clip",), "ppo_clip")
+        run.choice(f"{CORRECTION}.loss_type")
         for key in (theirs, f"{CORRECTION}.rollout_rs"):
             if run.has(key):
                 run.notes.differs.append(
@@ -194,7 +167,7 @@ def correction(run: VerlRun) -> dict[str, Any]:
     cap = run.number(f"{ACTOR}.tis_imp_ratio_cap", -1)
     ours: dict[str, Any] = {f"{path}.level": "token", f"{path}.cap": cap} if cap > 0 else {}
     if run.has(theirs):
-        level = run.choice(theirs, ("token", "sequence"), "token")
+        level = run.choice(theirs)
         low, cap = _bounds(f"{theirs}_threshold", run.get(f"{theirs}_threshold", 2.0))
         ours = {f"{path}.level": level, f"{path}.cap": cap}
         if low is not None:
@@ -271,7 +244,7 @@ def filter_groups(run: VerlRun) -> dict[str, Any]:
             f"data.gen_batch_size = {drawn} is not a multiple of data.train_batch_size = {batch};"
             " set it to one"
         )
-    metric = run.choice("algorithm.filter_groups.metric", FILTER_METRICS, "seq_reward")
+    metric = run.choice("algorithm.filter_groups.metric")
     rounds = run.count("algorithm.filter_groups.max_num_gen_batches", 0)
     run.note(
         "algorithm.filter_groups: each round draws new prompts, and the run ends when the last"
@@ -316,7 +289,7 @@ def optimizers(run: VerlRun) -> dict[str, Any]:
         if run.has(f"{theirs}.betas"):
             ours[f"{path}.betas"] = run.numbers(f"{theirs}.betas")
         style = "warmup_style" if run.has(f"{theirs}.warmup_style") else "lr_scheduler_type"
-        kind = run.choice(f"{theirs}.{style}", ("constant", "cosine"), "constant")
+        kind = run.choice(f"{theirs}.{style}")
         ours[f"{path}.schedule.kind"] = kind
         steps = run.count(f"{theirs}.lr_warmup_steps", -1)
         if steps >= 0:

@@ -7,41 +7,16 @@ from typing import Any
 import polars as pl
 
 from rlcore.verl.batches import files
-from rlcore.verl.settings import ACTOR, MODEL, VerlRun
+from rlcore.verl.settings import ACTOR, MODEL, REFUSED, VerlRun
 from schemas.errors import UserError
 
 # Objectives of verl, by the values that choose them, which have no counterpart.
-ESTIMATOR, LOSS = "algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode"
-OBJECTIVES: dict[str, dict[str, str]] = {
-    ESTIMATOR: {
-        "gdpo": "GDPO",
-        "gpg": "GPG",
-        "grpo_passk": "GRPO on pass@k",
-        "opo": "OPO",
-        "optimal_token_baseline": "the optimal token baseline",
-        "tir_optimal_token_baseline": "the optimal token baseline",
-    },
-    LOSS: {
-        "clip_cov": "Clip-Cov",
-        "dppo_kl": "DPPO",
-        "dppo_tv": "DPPO",
-        "dro": "DRO",
-        "geo_mean": "GMPO",
-        "gpg": "GPG",
-        "kl_cov": "KL-Cov",
-        "sapo": "SAPO",
-    },
+OBJECTIVES = {
+    key: REFUSED[key] for key in ("algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode")
 }
+ENGINES = REFUSED["model_engine"]  # of verl's learner, that shard layers and not only data
 MEDIA = {"data.image_key": "images or video", "data.video_key": "video", "data.audio_key": "audio"}
 PICTURED = ("geo3k", "geometry3k")  # datasets of images, by the names of their files
-ENGINES = {  # of verl's learner, that shard layers and not only data
-    "automodel": "AutoModel",
-    "hyperparallel": "HyperParallel",
-    "megatron": "Megatron",
-    "mindspeed": "MindSpeed",
-    "mindspeedllm": "MindSpeed",
-    "torchtitan": "TorchTitan",
-}
 REMEDIES = {
     "objective": "take an objective that `rl-pipeline algorithms` lists",
     "media": "remove the key if the rows hold text only",

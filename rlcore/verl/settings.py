@@ -58,29 +58,20 @@ def _entry(fate: Mapping[str, Any]) -> Entry:
     return Unsupported(why, "differs" in fate, tuple(fate.get("idle", ())), "is_on" in fate)
 
 
-def _read_keys() -> dict[str, Entry]:
-    table = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text(encoding="utf-8"))
-    return {
-        f"{section}.{name}".lstrip("."): _entry(fate)
-        for sections, fates in table.items()
-        for names, fate in fates.items()
-        for section in sections.split(", ")
-        for name in names.split(", ")
-    }
-
-
-KEYS = _read_keys()
+_TABLE = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text(encoding="utf-8"))
+MOVED: dict[str, str] = _TABLE.pop("moved")
+_FATES: dict[str, dict[str, Any]] = {
+    f"{section}.{name}".lstrip("."): fate
+    for sections, fates in _TABLE.items()
+    for names, fate in fates.items()
+    for section in sections.split(", ")
+    for name in names.split(", ")
+}
+KEYS = {key: _entry(fate) for key, fate in _FATES.items()}
 PATTERNS = sorted((key for key in KEYS if "*" in key), key=len, reverse=True)
-# New place of a key -> the one it has in KEYS.
-MOVED = {
-    "reward.custom_reward_function.": "custom_reward_function.",
-    "reward.num_workers": "reward_model.num_workers",
-    "reward.reward_kwargs.": "reward_model.reward_kwargs.",
-    "reward.reward_manager.name": "reward_model.reward_manager",
-    "reward.reward_model.enable": "reward_model.enable",
-    "reward.reward_model.model_path": "reward_model.model.path",
-    "reward.sandbox_fusion.": "reward_model.sandbox_fusion.",
-    "sandbox_fusion.": "reward_model.sandbox_fusion.",
+# Values that stand for something which is refused as a whole, and what that is, by key.
+REFUSED: dict[str, dict[str, str]] = {
+    key: fate["refused"] for key, fate in _FATES.items() if "refused" in fate
 }
 
 
@@ -206,10 +197,12 @@ class VerlRun:
             raise UserError(f"{key} = {value!r} is neither True nor False; set it to one of them")
         return value
 
-    def choice(self, key: str, names: Mapping[str, str] | Sequence[str], default: str) -> str:
-        """Return what ``names`` holds under the value, or the value where it is one of them; any
-        other is refused."""
-        value = str(self.get(key, default))
+    def choice(self, key: str, names: Mapping[str, str] | Sequence[str] = ()) -> str:
+        """Return our name of the value, by ``names`` or those that ``keys.yaml`` has for the key;
+        any other value is refused."""
+        fate = _FATES.get(key, {})
+        names = names or fate["names"]
+        value = str(self.get(key, fate.get("default", next(iter(names)))))
         if value not in names:
             raise UserError(
                 f"{key} = {value!r} has no counterpart; {', '.join(names)} have"
@@ -231,7 +224,7 @@ class VerlRun:
                 return self.flag(key)
             case "text":
                 return str(self.get(key))
-        return self.choice(key, kind, "")
+        return self.choice(key, kind)
 
     def note(self, text: str) -> None:
         """Note how something was read."""

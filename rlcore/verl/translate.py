@@ -27,9 +27,6 @@ from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.rl import RLSection
 
-ENGINES = {"vllm": "vllm", "hf": "transformers", "sglang": "vllm"}
-# verl finds an NPU by itself too; "auto" is a GPU where there is one.
-DEVICES = {"cuda": "auto", "cpu": "cpu", "npu": "auto"}
 SHARED = 0.2  # of one GPU: actor, critic, reference, reward model and engine make 1.0
 SHARED_MEMORY = 0.4  # of the GPU for an engine that shares it with learners
 
@@ -47,8 +44,8 @@ def layout(run: VerlRun) -> dict[str, Any]:
         run.note("the frozen weights under an adapter stay where they are: no param_offload")
         offload = False
     ours: dict[str, Any] = {
-        "hardware.device": run.choice("trainer.device", DEVICES, "cuda"),
-        "hardware.rollout.engine": run.choice(f"{ROLLOUT}.name", ENGINES, "vllm"),
+        "hardware.device": run.choice("trainer.device"),
+        "hardware.rollout.engine": run.choice(f"{ROLLOUT}.name"),
         "hardware.learner.offload_params": offload,
         "hardware.learner.offload_optimizer": run.flag(f"{ACTOR}.fsdp_config.optimizer_offload"),
         "hardware.learner.offload_reference": run.flag(f"{REFERENCE}.fsdp_config.param_offload"),
@@ -133,7 +130,7 @@ def _places(
 ) -> dict[str, Any]:
     key = f"{ROLLOUT}.gpu_memory_utilization"
     memory = run.number(key, 0.5)
-    by_vllm = ENGINES.get(str(run.get(f"{ROLLOUT}.name", "vllm"))) == "vllm"
+    by_vllm = run.choice(f"{ROLLOUT}.name") == "vllm"
     sleeps = run.flag(f"{ROLLOUT}.free_cache_engine", default=True) and shared and by_vllm
     if shared and memory > SHARED_MEMORY and run.has(key):
         run.note(
