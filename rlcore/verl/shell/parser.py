@@ -1,7 +1,7 @@
 """Statements of a shell script from its tokens: commands, assignments, branches, loops."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from rlcore.verl.shell.lexer import LiteralText, Operator, Token, Word, tokens
 from schemas.errors import UserError
@@ -78,23 +78,15 @@ def parse(text: str) -> Body:
     return body
 
 
-def simple_statements(body: Body) -> Iterator[Simple]:
-    """Yield every simple command of ``body``, at any depth."""
-    for statement in body:
-        match statement:
-            case Simple():
-                yield statement
-            case Chain(links=links):
-                yield from simple_statements(tuple(link for _, link in links))
-            case Block(body=inner) | Function(body=inner):
-                yield from simple_statements(inner)
-            case If(arms=arms, otherwise=otherwise):
-                for condition, inner in arms:
-                    yield from simple_statements(condition + inner)
-                yield from simple_statements(otherwise)
-            case Case(arms=arms):
-                for _, inner in arms:
-                    yield from simple_statements(inner)
+def simple_statements(found: object) -> Iterator[Simple]:
+    """Yield every simple command of a statement or of several, at any depth, in their order."""
+    if isinstance(found, Simple):
+        yield found
+        return
+    if isinstance(found, Chain | Block | If | Case | Function):
+        found = tuple(getattr(found, part.name) for part in fields(found))
+    for part in found if isinstance(found, tuple) else ():
+        yield from simple_statements(part)
 
 
 class _Parser:
