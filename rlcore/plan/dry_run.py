@@ -25,29 +25,26 @@ def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noq
     ``in_store``: what a run would not make again; nothing where nobody has looked.
     """
     fit, data = start.fit, start.fit.data
-    recipe, states = fit.recipe, in_store.states
-    written = write_yaml(recipe.model_dump(mode="json"))
-    prepared = [] if start.rehearsal is None else list(start.rehearsal.lines())
+    recipe, sandbox = fit.recipe, start.sandbox
     sections = {
-        **({"What would run": state_lines(states)} if states else {}),
-        "Resolved recipe": written.rstrip().split("\n"),
-        **({"Data": prepared} if prepared else {}),
+        "What would run": state_lines(in_store.states),
+        "Resolved recipe": write_yaml(recipe.model_dump(mode="json")).rstrip().split("\n"),
+        "Data": start.rehearsal.lines() if start.rehearsal else (),
         "Batch arithmetic": batch_lines(recipe, data, fit.batches),
-        **({"Judges": judges} if (judges := [*_judge_lines(recipe, data)]) else {}),
-        **({"Overlap": _overlap_lines(recipe)} if recipe.rl.enabled else {}),
+        "Judges": _judge_lines(recipe, data),
+        "Overlap": _overlap_lines(recipe) if recipe.rl.enabled else (),
         "End of an answer": _stop_lines(recipe, start.stops),
         "Memory": _memory_lines(fit),
-        **({"Hosts": [*start.hosts]} if start.hosts else {}),
+        "Hosts": start.hosts,
         "Disk": disk_lines(fit.disk, recipe.store, fit.machine.disk_free, in_store),
+        "Sandbox": [f"reward code runs programs at level {sandbox}"] if sandbox else (),
+        "Warnings": [f"WARNING: {text}" for text in (*start.doubts, *recipe_warnings(recipe))],
     }
-    if start.sandbox is not None:
-        sections["Sandbox"] = [f"reward code runs programs at level {start.sandbox}"]
-    if warnings := [*start.doubts, *recipe_warnings(recipe)]:
-        sections["Warnings"] = [f"WARNING: {warning}" for warning in warnings]
-    text = [f"Plan of recipe '{recipe.name}'"]
+    plan = [f"Plan of recipe '{recipe.name}'"]
     for title, lines in sections.items():
-        text += ["", title, *(f"  {line}".rstrip() for line in lines)]
-    return "\n".join(text) + "\n"
+        if indented := [f"  {line}".rstrip() for line in lines]:
+            plan += ["", title, *indented]
+    return "\n".join(plan) + "\n"
 
 
 def recipe_warnings(recipe: Recipe) -> list[str]:
