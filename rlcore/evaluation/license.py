@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rlcore.models.files import hub_unreachable
+from rlcore.models.files import hub_unreachable, local_directory
 from rlcore.recipes.text import BoundedLoader
 from rlcore.store.inputs import Read, read_file_digest
 from schemas.licenses import HUB_LICENSES
@@ -53,8 +53,7 @@ def export_license(
         return named(recipe.export.license)
     if model.path is None:
         return None
-    local = Path(model.path).expanduser()
-    if local.is_dir():
+    if local := local_directory(model.path):
         return _of_directory(local)
     return license_of_card(_hub_card(model.path, commit or model.revision, warn))
 
@@ -64,10 +63,9 @@ def license_inputs(recipe: Recipe) -> dict[str, Read]:
 
     The card of a hub model counts by the model's commit, which the base model's content identifies.
     """
-    path = recipe.model.path
-    if recipe.export.license is not None or path is None or not Path(path).expanduser().is_dir():
+    directory = local_directory(recipe.model.path)
+    if recipe.export.license is not None or directory is None:
         return {}
-    directory = Path(path).expanduser()
     card = directory / CARD
     files = read_file_digest(str(card), "model.path").files() if card.is_file() else ()
     return {"license of the base model": Read(str(_of_directory(directory)), lambda: files)}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlcore.cluster.progress import advance
-from rlcore.models.files import locate_model, read_config
+from rlcore.models.files import local_directory, locate_model, read_config
 from rlcore.models.shape import directory_parameters
 from rlcore.models.tokenizer import read_tokenizer
 from rlcore.models.weight_files import checkpoint_shapes
@@ -115,8 +115,8 @@ def check_classifier(name: str, model: BroughtRewardModel, *, longest: int) -> N
 def parameters_of(path: str | None) -> int:
     """Return how many parameters the model of ``path`` has; 0 for one of the hub, which is not
     looked up, and for None, one that is served."""
-    directory = Path(path or "").expanduser()
-    return directory_parameters(directory) if path and directory.is_dir() else 0
+    directory = local_directory(path or None)
+    return directory_parameters(directory) if directory else 0
 
 
 def _labels(config: Mapping[str, Any]) -> int:

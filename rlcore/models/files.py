@@ -71,6 +71,13 @@ def model_directory(artifact: Path) -> Path:
     return directory
 
 
+def local_directory(path: str | None) -> Path | None:
+    """Return the directory that a model's ``path`` is, None where it is a name of the hub, or None
+    itself."""
+    directory = None if path is None else Path(path).expanduser()
+    return directory if directory is not None and directory.is_dir() else None
+
+
 def locate_model(
     name: str,
     revision: str | None,
@@ -86,8 +93,7 @@ def locate_model(
     Raises ``UserError`` when there is no such directory and ``name`` is not a hub name, when the
     hub cannot be reached and its cache does not hold the model, or when the hub does not know it.
     """
-    local = Path(name).expanduser()
-    if local.is_dir():
+    if local := local_directory(name):
         return local
     if name.startswith((".", "~", "/")) or not _HUB_NAME.fullmatch(name):
         raise UserError(

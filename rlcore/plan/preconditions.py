@@ -23,6 +23,7 @@ from rlcore.models.adapter import check_adapter
 from rlcore.models.architectures import check_states
 from rlcore.models.base import check_base_model, scratch_stops
 from rlcore.models.classifier import check_base, check_classifier
+from rlcore.models.files import local_directory
 from rlcore.models.shape import model_parameters
 from rlcore.models.stop_tokens import NEVER_CLOSES, Stops
 from rlcore.models.tokenizer import load_tokenizer
@@ -186,11 +187,11 @@ def check_environment(recipe: Recipe) -> None:
     if recipe.hardware.ray_address is not None and not ours:
         return
     model = recipe.model
-    directory = None if model.path is None else Path(model.path).expanduser()
-    if ours and (directory is None or not directory.is_dir()):
+    directory = local_directory(model.path)
+    if ours and directory is None:
         return
     tools = tools_of(section)
-    if directory is not None and directory.is_dir():
+    if directory is not None:
         tokenizer = load_tokenizer(
             directory,
             name=str(model.path),
@@ -263,8 +264,8 @@ def check_model(model: ModelSection) -> Stops | None:
     reads it. Raises UserError for a model of a local directory that cannot be used."""
     if model.path is None:
         return scratch_stops(model)
-    directory = Path(model.path).expanduser()
-    if not directory.is_dir():
+    directory = local_directory(model.path)
+    if directory is None:
         return None
     stops = check_base_model(model, directory, values_to=VALUES_READ_AHEAD)
     check_adapter(model.adapter, directory)
@@ -276,10 +277,8 @@ def _check_reward_models(recipe: Recipe, new_tokens: int) -> None:
     """Raise UserError for a reward model that users bring which cannot score answers of
     ``new_tokens`` tokens."""
     if recipe.reward_model is not None:
-        policy = Path(recipe.model.path or "").expanduser()
-        policy = policy if recipe.model.path is not None and policy.is_dir() else None
         longest = max(recipe.reward_model.max_tokens, recipe.longest_sequence(new_tokens))
-        check_base(recipe.reward_model, policy, longest=longest)
+        check_base(recipe.reward_model, local_directory(recipe.model.path), longest=longest)
     for name, model in recipe.reward_models.items():
         if model.url is None:
             check_classifier(name, model, longest=recipe.longest_sequence(new_tokens))
@@ -292,8 +291,8 @@ def _check_reward_models(recipe: Recipe, new_tokens: int) -> None:
 def _check_engine(recipe: Recipe) -> None:
     """Refuse a local model whose rows the engine that the recipe takes cannot continue."""
     model, hardware = recipe.model, recipe.hardware
-    directory = Path(model.path or "").expanduser()
-    if model.path is None or not directory.is_dir() or hardware.ray_address is not None:
+    directory = local_directory(model.path)
+    if directory is None or hardware.ray_address is not None:
         return
     found = "cuda" if torch.cuda.is_available() else "cpu"
     device = found if hardware.device == "auto" else hardware.device

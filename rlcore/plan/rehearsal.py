@@ -12,6 +12,7 @@ from rlcore.data.prepare import PreparedData, prepare_for
 from rlcore.data.read import training_texts
 from rlcore.data.sources import count_rows, source_files
 from rlcore.models.base import base_tokenizer
+from rlcore.models.files import local_directory
 from rlcore.models.tokenizer import MINIMAL_TEMPLATE, train_tokenizer
 from rlcore.plan.functions import call_functions
 from rlcore.rewards.truths import Truth, check_covered, check_truths
@@ -156,9 +157,7 @@ def _tokenizer(recipe: Recipe, scratch: Path) -> "ChatTokenizer | None":
     model = recipe.model
     if model.path is None:
         return base_tokenizer(model, scratch, texts=training_texts(recipe.data, recipe.seed))
-    if Path(model.path).expanduser().is_dir():
-        return base_tokenizer(model, scratch, texts=())
-    return None
+    return base_tokenizer(model, scratch, texts=()) if local_directory(model.path) else None
 
 
 def _truths(prepared: PreparedData[pl.DataFrame], data: DataSection) -> Iterator[Truth]:
