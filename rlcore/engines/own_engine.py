@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlcore.engines.stop_strings import StopStrings
-from rlcore.engines.types import EngineSpec, Generation, Sampling, TurnRequest, WholeBatches
-from rlcore.models.weight_digest import WeightStamp, WeightUpdate
+from rlcore.engines.types import EngineSpec, Generation, RolloutEngine, Sampling, TurnRequest
 from rlcore.store.user_modules import import_module
 from schemas.errors import UserError, did_you_mean
 from schemas.names import split_function
@@ -59,7 +58,7 @@ def _check_call(function: Callable[..., Any], arguments: Sequence[str], what: st
         raise UserError(f"{what} is called with ({shown}) and takes others: {error}") from None
 
 
-class OwnEngine(WholeBatches):
+class OwnEngine(RolloutEngine):
     """``RolloutEngine`` on an object of the user's class; what that class leaves out is added, also
     that a stop string ends a row."""
 
@@ -68,6 +67,8 @@ class OwnEngine(WholeBatches):
         constructor raises."""
         self._name, self._strings = name, StopStrings(spec.model_dir)
         self._engine = find_engine(name)(spec)
+        self.probe, self.load_weights = self._engine.probe, self._engine.load_weights
+        self.stamp, self.close = self._engine.stamp, self._engine.close
         self._begin: Callable[[], None] | None = getattr(self._engine, "begin", None)
         self._advance: Callable[..., Any] | None = getattr(self._engine, "advance", None)
         self._budgets: dict[str, int] = {}  # of the requests that ``advance`` has not returned
@@ -106,22 +107,6 @@ class OwnEngine(WholeBatches):
                 )
             self._check_row(key, self._budgets.pop(key), row)
         return [(key, self._strings.ended(row, sampling.stop)) for key, row in finished]
-
-    def probe(self, token_ids: Sequence[Sequence[int]]) -> list[list[float]]:
-        """See ``RolloutEngine``."""
-        return self._engine.probe(token_ids)
-
-    def load_weights(self, update: WeightUpdate) -> WeightStamp:
-        """See ``RolloutEngine``."""
-        return self._engine.load_weights(update)
-
-    def stamp(self) -> WeightStamp:
-        """See ``RolloutEngine``."""
-        return self._engine.stamp()
-
-    def close(self) -> None:
-        """See ``RolloutEngine``."""
-        self._engine.close()
 
     def _check_row(self, key: str, budget: int, row: Generation) -> None:
         count = len(row.token_ids)

@@ -23,9 +23,9 @@ from rlcore.engines.types import (
     NOISE,
     EngineSpec,
     Generation,
+    RolloutEngine,
     Sampling,
     TurnRequest,
-    WholeBatches,
     check_requests,
     check_token_ids,
 )
@@ -170,7 +170,7 @@ def _moderate(model: PreTrainedModel) -> Iterator[None]:
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class TransformersEngine(WholeBatches):
+class TransformersEngine(RolloutEngine):
     """``RolloutEngine`` on a transformers model.
 
     Prompts and rows are computed by transformers' own forward pass. How rows are continued is
@@ -204,9 +204,6 @@ class TransformersEngine(WholeBatches):
         self._shared = shares_prompts(self._model)
         self._strings = StopStrings(spec.model_dir)
         self._stamp = UNVERIFIED
-
-    def begin(self) -> None:
-        """There is no cache between calls."""
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:

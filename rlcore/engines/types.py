@@ -5,7 +5,6 @@ Producers: ``vllm_engine.VllmEngine``, ``transformers_engine.TransformersEngine`
 Consumers: the rollout phase, evaluation, the sync phase.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,26 +73,6 @@ class Generation:
     stamp: WeightStamp
 
 
-class WholeBatches(ABC):
-    """``RolloutEngine.advance`` of an engine that samples a batch to its end, and ``rest`` of one
-    that keeps its memory."""
-
-    @abstractmethod
-    def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
-        """See ``RolloutEngine.generate``."""
-
-    def advance(
-        self, requests: Sequence[TurnRequest], sampling: Sampling, wait_s: float
-    ) -> list[tuple[str, Generation]]:
-        """Return all of ``requests``, finished; ``wait_s`` is not kept."""
-        del wait_s
-        keys = [request.key for request in requests]
-        return list(zip(keys, self.generate(requests, sampling), strict=True)) if keys else []
-
-    def rest(self) -> None:  # noqa: B027 - few engines give anything back
-        """Nothing is given back."""
-
-
 class RolloutEngine(Protocol):
     """A sampler that knows which weights it holds.
 
@@ -101,6 +80,9 @@ class RolloutEngine(Protocol):
     is missing from a sync stays noise and shows in every log-prob. Had the engine read the model
     directory, that tensor would be right until the first update. ``generate`` and ``probe`` raise
     ``WeightSyncError`` before the first verified load.
+
+    A subclass inherits what an engine needs that samples a batch to its end and keeps nothing
+    between calls: ``begin``, ``advance`` and ``rest``.
     """
 
     def begin(self) -> None:
@@ -108,7 +90,6 @@ class RolloutEngine(Protocol):
 
         What was computed for a turn may serve the next turns until then.
         """
-        ...
 
     def generate(self, requests: Sequence[TurnRequest], sampling: Sampling) -> list[Generation]:
         """Return one continuation per request, in order.
@@ -129,12 +110,13 @@ class RolloutEngine(Protocol):
         cannot leave a batch returns once its requests have finished. Raises ``UserError`` as
         ``generate`` does.
         """
-        ...
+        del wait_s
+        keys = [request.key for request in requests]
+        return list(zip(keys, self.generate(requests, sampling), strict=True)) if keys else []
 
     def rest(self) -> None:
         """The rollout is over: give memory of the device back until the next call, at which the
         weights are the same."""
-        ...
 
     def load_weights(self, update: WeightUpdate) -> WeightStamp:
         """Load, drop every cache built from older weights, return the stamp of what was loaded.

@@ -22,7 +22,7 @@ from flows.paths import RECIPES
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.data.read import training_texts
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.types import Generation, Sampling, TurnRequest, WholeBatches
+from rlcore.engines.types import Generation, RolloutEngine, Sampling, TurnRequest
 from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import Term, TokenScores, UpdateRequest, UpdateResult
 from rlcore.models.base import build_base_model
@@ -73,7 +73,7 @@ def measures() -> list[Measure]:
     ]
 
 
-class Engine(WholeBatches):
+class Engine(RolloutEngine):
     """Answers with random tokens."""
 
     def __init__(self) -> None:

@@ -11,14 +11,14 @@ import pytest
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.cluster.worker_object import Shell
 from rlcore.engines.pool import EnginePool
-from rlcore.engines.types import Generation, Sampling, TurnRequest, WholeBatches
+from rlcore.engines.types import Generation, RolloutEngine, Sampling, TurnRequest
 from rlcore.models.weight_digest import WeightStamp, WeightSyncError, WeightUpdate
 from schemas.outcomes import FinishReason
 
 STAMP = WeightStamp(3, "a" * 64)
 
 
-class Echo(WholeBatches):
+class Echo(RolloutEngine):
     """Answers each prompt with its own ids, its seed and its budget."""
 
     def __init__(self, stamp: WeightStamp = STAMP, refusal: str = "") -> None:
