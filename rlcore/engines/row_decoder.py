@@ -67,14 +67,14 @@ class SharedRows:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        device: torch.device,
         passes: Sequence[Sequence[States]],
         prompt_of: torch.Tensor,
         lengths: Sequence[int],
         most: int,
     ) -> None:
         """Arguments as ``CachedRows``'s."""
-        self._model, self._device = model, model.device
+        self._device = device
         room = min(most, BLOCK)
         self.layers = [KeptLayer(each, len(prompt_of), room) for each in zip(*passes, strict=True)]
         self._prompt_of, self._heads = prompt_of, passes[0][0][0].shape[1]
@@ -85,18 +85,11 @@ class SharedRows:
         self._share()
         self._cache = Cache(layers=list(self.layers))
 
-    def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Append a token to each row; return the logits behind it, [B, V]."""
-        return self._model(
-            input_ids=tokens[:, None],
-            # Of that form it is taken as it is; what is seen is the layers' to say.
-            attention_mask=torch.ones(len(tokens), 1, 1, 1, dtype=torch.bool, device=tokens.device),
-            position_ids=positions[:, None],
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-            continued=self,
-        ).logits[:, -1]
+    def next_inputs(self) -> dict[str, Any]:
+        """Return what the model is called with beside the next token of each row."""
+        # Of that form it is taken as it is; what is seen is the layers' to say.
+        mask = torch.ones(len(self._prompt_of), 1, 1, 1, dtype=torch.bool, device=self._device)
+        return {"attention_mask": mask, "past_key_values": self._cache, "continued": self}
 
     def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
         """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
@@ -187,7 +180,7 @@ class CachedRows:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        device: torch.device,
         passes: Sequence[Sequence[States]],
         prompt_of: torch.Tensor,
         lengths: Sequence[int],
@@ -196,9 +189,9 @@ class CachedRows:
         """``passes``: keys and values of each layer, per pass over prompts. ``prompt_of``: the
         prompt of each row, int64 [B] on CPU, ascending without gaps; ``lengths``: of each prompt,
         in tokens, the longest first; ``most``: tokens that will follow."""
-        self._model, self._end = model, lengths[0]
+        self._end = lengths[0]
         counts = prompt_of.bincount().split([states[0][0].shape[0] for states in passes])
-        shares = [each.to(model.device) for each in counts]
+        shares = [each.to(device) for each in counts]
         self._layers = [
             _Layer(
                 [(states[index], share) for states, share in zip(passes, shares, strict=True)],
@@ -208,21 +201,14 @@ class CachedRows:
         ]
         columns = torch.arange(lengths[0] + most)
         padding = lengths[0] - torch.tensor(lengths)[prompt_of, None]
-        self._visible = (columns >= padding).to(model.device)  # [B, T]
+        self._visible = (columns >= padding).to(device)  # [B, T]
         self._cache = Cache(layers=list(self._layers))
 
-    def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Append a token to each row; return the logits behind it, [B, V]."""
+    def next_inputs(self) -> dict[str, Any]:
+        """Return what the model is called with beside the next token of each row."""
         self._end += 1
-        visible = self._visible[:, : self._end]
-        return self._model(
-            input_ids=tokens[:, None],
-            attention_mask=visible.long(),
-            position_ids=positions[:, None],
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
+        mask = self._visible[:, : self._end].long()
+        return {"attention_mask": mask, "past_key_values": self._cache}
 
     def keep(self, to: torch.Tensor, source: torch.Tensor, order: torch.Tensor) -> None:
         """Copy rows ``source`` to the places ``to``; the rows ``order`` are left, in that order.
@@ -266,12 +252,12 @@ class RowDecoder:
             logits.append(logits_BV)
         self.logits = torch.cat(logits)[prompt_of.to(self._device)]
         kind = SharedRows if shared else CachedRows
-        self._rows = kind(model, passes, prompt_of, lengths, most)
+        self._rows = kind(self._device, passes, prompt_of, lengths, most)
 
     def step(self, tokens: torch.Tensor) -> None:
         """Append a token to each row, [B] in the order of the rows; compute the next ``logits``."""
-        self.logits = self._rows.step(tokens, self._positions)
-        advance()
+        inputs = self._rows.next_inputs()
+        self.logits = self._pass(tokens[:, None], self._positions[:, None], **inputs)
         self._positions = self._positions + 1
 
     def keep(self, staying: torch.Tensor) -> torch.Tensor:
@@ -292,16 +278,19 @@ class RowDecoder:
         """Return keys and values of each layer, and the logits behind each of ``prompts``."""
         ids_BT, mask_BT = _left_padded(prompts, self._device)
         cache: Any = DynamicCache()
-        logits_BV = self._model(
-            input_ids=ids_BT,
-            attention_mask=mask_BT,
-            position_ids=(mask_BT.cumsum(-1) - 1).clamp(min=0),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-        advance()
+        positions_BT = (mask_BT.cumsum(-1) - 1).clamp(min=0)
+        logits_BV = self._pass(ids_BT, positions_BT, attention_mask=mask_BT, past_key_values=cache)
         return [(layer.keys, layer.values) for layer in cache.layers], logits_BV
+
+    def _pass(
+        self, ids_BT: torch.Tensor, positions_BT: torch.Tensor, **inputs: Any
+    ) -> torch.Tensor:
+        """Return the logits behind the last token of each row, [B, V]."""
+        found = self._model(
+            input_ids=ids_BT, position_ids=positions_BT, use_cache=True, logits_to_keep=1, **inputs
+        )
+        advance()
+        return found.logits[:, -1]
 
 
 def _passes(prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, int]]:
