@@ -6,14 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import log2, sqrt
 from random import Random
-from typing import NamedTuple
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlcore.cluster.host_settings import limit_onednn
 from rlcore.cluster.progress import advance
@@ -274,80 +269,36 @@ class TransformersEngine(RolloutEngine):
         """Decode one batch; finished rows leave it at once. B rows, T tokens sampled."""
         device, longest = self._spec.device, self._spec.max_model_len
         limits = [min(each.max_new_tokens, longest - len(each.token_ids)) for each in requests]
-        limits_B, most = torch.tensor(limits), max(limits)
+        most = max(limits)
         prompts = [request.token_ids for request in requests]
         rows = RowDecoder(self._model, prompts, most, shared=self._shared)
         uniforms_TB = _uniforms(requests, sampling).T.contiguous().to(device)
-        stops_V = torch.zeros(self.vocab_size, dtype=torch.bool)
-        stops_V[[token for token in sampling.stop_token_ids if token < self.vocab_size]] = True
-        stops_V, at_B = stops_V.to(device), rows.order.to(device)
-        columns: list[_Column] = []
-        written: list[list[int]] = [[] for _ in requests]
+        tokens: list[list[int]] = [[] for _ in requests]
+        logprobs: list[list[float]] = [[] for _ in requests]
+        stopped: set[int] = set()
         for step in range(most):
-            chosen_B, taken_B = draw(rows.logits, sampling, uniforms_TB[step, at_B])
-            ends_B = stops_V[chosen_B]
-            if sampling.stop:
-                ends_B = ends_B | self._complete(written, at_B, chosen_B, sampling).to(device)
-            columns.append(_Column(at_B, chosen_B, taken_B, ends_B))
-            if step + 1 in limits or ends_B.any():
-                alive_B = ~ends_B.cpu() & (limits_B[rows.order] > step + 1)
-                if not alive_B.any():
-                    break
+            order = rows.order.tolist()  # the request of each row
+            chosen_B, taken_B = draw(rows.logits, sampling, uniforms_TB[step, order])
+            for at, token, logprob in zip(order, chosen_B.tolist(), taken_B.tolist(), strict=True):
+                tokens[at].append(token)
+                logprobs[at].append(logprob)
+            complete = self._strings.complete([tokens[at] for at in order], sampling.stop)
+            for at, ends in zip(order, complete, strict=True):
+                if ends or tokens[at][-1] in sampling.stop_token_ids:
+                    stopped.add(at)
+            alive_B = torch.tensor([at not in stopped and limits[at] > step + 1 for at in order])
+            if not alive_B.any():
+                break
+            if not alive_B.all():
                 chosen_B = chosen_B[rows.keep(alive_B).to(device)]
-                at_B = rows.order.to(device)
             rows.step(chosen_B)
-        return _generations(columns, len(requests), self._stamp)
-
-    def _complete(
-        self,
-        written: list[list[int]],
-        at_B: torch.Tensor,
-        chosen_B: torch.Tensor,
-        sampling: Sampling,
-    ) -> torch.Tensor:
-        """Append the tokens chosen to what the requests have written; return which of them complete
-        a stop string, bool [B] on CPU."""
-        rows = [written[request] for request in at_B.tolist()]
-        for row, token in zip(rows, chosen_B.tolist(), strict=True):
-            row.append(token)
-        return torch.tensor(self._strings.complete(rows, sampling.stop))
-
-
-class _Column(NamedTuple):
-    """One token of each row that was still there."""
-
-    at_B: torch.Tensor  # which request it belongs to
-    tokens_B: torch.Tensor
-    logprobs_B: torch.Tensor
-    ends_B: torch.Tensor  # whether it is a stop token, or completes a stop string
-
-
-def _generations(columns: list[_Column], rows: int, stamp: WeightStamp) -> list[Generation]:
-    """Return what each of ``rows`` requests has in ``columns``, one after the other."""
-    lengths = torch.tensor([len(column.at_B) for column in columns])
-    steps_N = torch.arange(len(columns)).repeat_interleave(lengths)
-    at_N, tokens_N, logprobs_N, ends_N = (
-        torch.cat(each).cpu() for each in zip(*columns, strict=True)
-    )
-    tokens_BT = torch.zeros(rows, len(columns), dtype=torch.long)
-    logprobs_BT, stopped_B = torch.zeros(rows, len(columns)), torch.zeros(rows, dtype=torch.bool)
-    tokens_BT[at_N, steps_N], logprobs_BT[at_N, steps_N] = tokens_N, logprobs_N
-    stopped_B[at_N[ends_N]] = True
-    return [
-        Generation(
-            tokens[:length],
-            logprobs[:length],
-            FinishReason.STOP if stopped else FinishReason.LENGTH,
-            stamp,
-        )
-        for tokens, logprobs, length, stopped in zip(
-            tokens_BT.tolist(),
-            logprobs_BT.tolist(),
-            at_N.bincount().tolist(),
-            stopped_B.tolist(),
-            strict=True,
-        )
-    ]
+        reasons = [
+            FinishReason.STOP if at in stopped else FinishReason.LENGTH
+            for at in range(len(requests))
+        ]
+        return [
+            Generation(*each, self._stamp) for each in zip(tokens, logprobs, reasons, strict=True)
+        ]
 
 
 def _uniforms(requests: list[TurnRequest], sampling: Sampling) -> torch.Tensor:
