@@ -23,19 +23,19 @@ class Members:
     """Holds the engines, in their order; what all of them hold is told by ``loaded``, ``probed``.
 
     ``start_new`` returns a new engine of that number, built; None where none can be had.
-    ``timeout_s`` bounds its load of the weights, in seconds.
+    ``sync_timeout_s`` bounds its load of the weights, in seconds; ``log`` gets a line of it.
     """
 
     def __init__(
         self,
         workers: Sequence[Worker],
         *,
-        timeout_s: float,
+        sync_timeout_s: float,
         start_new: StartNew | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._workers = list(workers)
-        self._timeout_s, self._start_new, self._log = timeout_s, start_new, log
+        self._sync_timeout_s, self._start_new, self._log = sync_timeout_s, start_new, log
         self._in_a_row = [0] * len(self._workers)
         self._update: WeightUpdate | None = None
         self._gone = False  # the file of these weights
@@ -43,6 +43,7 @@ class Members:
         self._lost_s: deque[float] = deque()  # seconds of each that another thread may take
 
     def __len__(self) -> int:
+        """Return the number of engines."""
         return len(self._workers)
 
     def __getitem__(self, index: int) -> Worker:
@@ -53,7 +54,8 @@ class Members:
         self._update, self._gone, self._canary = update, False, None
 
     def cannot_load_again(self) -> None:
-        """The file of the weights that all hold is gone, so that no new engine can have them."""
+        """The file of the weights is gone: an engine that is lost from here on to the next load
+        ends the attempt, as none can take its place."""
         self._gone = True
 
     def probed(self, token_ids: list[list[int]], logprobs: list[list[float]]) -> None:
@@ -119,7 +121,7 @@ class Members:
             )
 
     def _ask(self, worker: Worker, method: str, *arguments: Any) -> Any:
-        return worker.start(method, *arguments).result(self._timeout_s)
+        return worker.start(method, *arguments).result(self._sync_timeout_s)
 
     def stop(self) -> None:
         """End every engine."""

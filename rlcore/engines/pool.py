@@ -29,13 +29,12 @@ from rlcore.models.weight_digest import (
 from rlcore.models.weight_files import exchange_file, read_checkpoint, write_state
 
 
-class EnginePool:
+class EnginePool(Members):
     """Splits requests over engines; every engine must hold the same weights.
 
     ``timeout_s`` bounds each wait and ``sync_timeout_s`` each weight load, in seconds;
     ``in_flight``: most requests that a streaming engine has under way. ``gpus``: that the engines
-    hold together, as shares. ``start_new`` returns an engine in place of one that is lost
-    (``Members``), of which ``log`` gets a line.
+    hold together, as shares.
     """
 
     def __init__(
@@ -49,29 +48,16 @@ class EnginePool:
         start_new: StartNew | None = None,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._members = Members(workers, timeout_s=sync_timeout_s, start_new=start_new, log=log)
+        super().__init__(workers, sync_timeout_s=sync_timeout_s, start_new=start_new, log=log)
         self._busy = Spans()
         self._in_flight = in_flight
         self._timeout_s = timeout_s
-        self._sync_timeout_s = sync_timeout_s
         self.gpus = gpus
-
-    def __len__(self) -> int:
-        """Return the number of engines."""
-        return len(self._members)
-
-    def taken_losses(self) -> dict[str, float]:
-        """See ``Members``."""
-        return self._members.taken_losses()
 
     def taken_spans(self) -> list[Span]:
         """Return what each engine was asked for since the last call, until it had answered: ``gen``
         a share, ``sync`` the load of weights."""
         return self._busy.taken()
-
-    def stop(self) -> None:
-        """End every engine."""
-        self._members.stop()
 
     def stream(
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
@@ -82,7 +68,7 @@ class EnginePool:
         Shares are contiguous, so that the samples of one prompt share a prefix cache.
         """
         requests = _single_turns(prompts, seeds, sampling)
-        share = max(1, -(-len(requests) // len(self._members)))
+        share = max(1, -(-len(requests) // len(self)))
         shares = [requests[start : start + share] for start in range(0, len(requests), share)]
         begun = self._start_each("begin")
         finished = self.turn(shares, sampling)  # each engine serves its calls in order
@@ -116,17 +102,17 @@ class EnginePool:
         Engine i samples ``shares[i]`` as one batch, in this order; an empty share causes no call.
         The engines have begun when this returns.
         """
-        assert len(shares) <= len(self._members), "a share per engine"
+        assert len(shares) <= len(self), "a share per engine"
         engines = [index for index, share in enumerate(shares) if share]
         asked = [[request.plain() for request in shares[index]] for index in engines]
-        workers = [self._members[index] for index in engines]
+        workers = [self[index] for index in engines]
         pendings, began = [], []
         for worker, requests in zip(workers, asked, strict=True):
             began.append(perf_counter())
             pendings.append(worker.start("generate", requests, sampling))
 
         def again(call: int, error: WorkerError) -> Pending:
-            workers[call] = self._members.successor(engines[call], workers[call], error)
+            workers[call] = self.successor(engines[call], workers[call], error)
             return workers[call].start("generate", asked[call], sampling)
 
         names = [f"rollout engine '{worker.name}'" for worker in workers]
@@ -134,7 +120,7 @@ class EnginePool:
 
         def answers() -> Iterator[tuple[str, Generation]]:
             for call, part in parts:
-                self._members.answered(engines[call])
+                self.answered(engines[call])
                 self._busy.add(lane(engines[call]), "gen", began[call])
                 for request, generation in zip(asked[call], part, strict=True):
                     yield request.key, generation
@@ -145,7 +131,7 @@ class EnginePool:
         """Begin a rollout whose requests come at any time and are shared as engines get free."""
         self.begin()
         return RequestStream(
-            self._members,
+            self,
             sampling,
             in_flight=self._in_flight,
             timeout_s=self._timeout_s,
@@ -159,22 +145,17 @@ class EnginePool:
 
     def start_load(self, update: WeightUpdate) -> Callable[[], WeightStamp]:
         """Start ``load_weights``; return a function that waits for it."""
-        self._members.loaded(update)
+        self.loaded(update)
         began = perf_counter()
         wait = self._start_each("load_weights", update)
 
         def loaded() -> WeightStamp:
             stamps = wait()
-            for index in range(len(self._members)):
+            for index in range(len(self)):
                 self._busy.add(lane(index), "sync", began)
             return self._agreed(stamps, update.stamp)
 
         return loaded
-
-    def cannot_load_again(self) -> None:
-        """The file of the weights is gone: an engine that is lost from here on to the next load
-        ends the attempt, as none can take its place."""
-        self._members.cannot_load_again()
 
     def start_probe(
         self, token_ids: Sequence[Sequence[int]]
@@ -186,8 +167,8 @@ class EnginePool:
 
         def answers() -> dict[str, list[list[float]]]:
             found = wait()
-            self._members.probed(asked, found[0])
-            return {self._members[index].name: probed for index, probed in enumerate(found)}
+            self.probed(asked, found[0])
+            return {self[index].name: probed for index, probed in enumerate(found)}
 
         return answers
 
@@ -201,8 +182,8 @@ class EnginePool:
         """Call ``method`` on every engine, all at once; return a function that waits for the
         answers. An engine's refusal is raised with its name."""
         pendings: list[tuple[Worker, Pending]] = []
-        for index in range(len(self._members)):
-            worker = self._members[index]
+        for index in range(len(self)):
+            worker = self[index]
             with _naming(worker):
                 pendings.append((worker, worker.start(method, *arguments)))
 
@@ -215,7 +196,7 @@ class EnginePool:
                     except WorkerError as error:
                         if not is_lost(error):
                             raise
-                        other = self._members.successor(index, worker, error)
+                        other = self.successor(index, worker, error)
                         deadline = monotonic() + self._sync_timeout_s
                         again = other.start(method, *arguments)
                         answers.append(again.result(self._sync_timeout_s))
@@ -227,7 +208,7 @@ class EnginePool:
         for index, stamp in enumerate(stamps):
             if stamp != expected:
                 raise WeightSyncError(
-                    f"rollout engine '{self._members[index].name}' holds weights version"
+                    f"rollout engine '{self[index].name}' holds weights version"
                     f" {stamp.version}"
                     f" (digest {stamp.digest[:12]}) but version {expected.version} (digest"
                     f" {expected.digest[:12]}) was expected; rerun the flow to sync it again"

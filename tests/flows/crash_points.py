@@ -142,7 +142,7 @@ def _install_the_loss_of_an_engine(method: str, how: signal.Signals) -> None:
         calls[0] += 1
         result = None if method == "stream" else original(pool, *arguments, **options)
         if calls[0] == 3:
-            process = pool._members[0].process()
+            process = pool[0].process()
             process.send_signal(how)
             Path(PROCESSES).write_text(json.dumps([process.pid]))
         return original(pool, *arguments, **options) if result is None else result

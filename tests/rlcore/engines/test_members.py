@@ -125,7 +125,7 @@ def test_losses_that_are_apart_are_not_counted_together() -> None:
     site = Site("generate")
     site.pool.load_weights(UPDATE)
     for _ in range(MOST + 2):
-        site.pool._members[0].dies = ["generate"]  # type: ignore[attr-defined]
+        site.pool[0].dies = ["generate"]  # type: ignore[attr-defined]
         site.first.stopped = True
         assert stream(site.pool, PROMPTS) == EXPECTED
     assert len(site.new) == MOST + 2
@@ -139,7 +139,7 @@ def test_one_that_ran_out_of_memory_is_not_replaced() -> None:
             return super().answer(method, *arguments)
 
     site = Site()
-    site.pool._members._workers[0] = Full("engine 0")
+    site.pool._workers[0] = Full("engine 0")
     with pytest.raises(WorkerDied, match="low on memory"):
         stream(site.pool, PROMPTS)
     assert not site.new
@@ -162,7 +162,7 @@ def test_a_new_engine_that_answers_the_canary_otherwise_samples_nothing(gap: flo
         site.new[-1].knows = gap
         return site.new[-1]
 
-    site.pool._members._start_new = start_new
+    site.pool._start_new = start_new
     with pytest.raises(WeightSyncError, match="its log-probs of 3 canary tokens are others"):
         stream(site.pool, PROMPTS)
     assert "generate" not in site.new[0].calls
@@ -178,7 +178,7 @@ def test_a_new_engine_that_loads_other_weights_samples_nothing() -> None:
 
     site = Site("generate")
     site.pool.load_weights(UPDATE)
-    site.pool._members._start_new = lambda index: site.new.append(Deaf("new")) or site.new[-1]
+    site.pool._start_new = lambda index: site.new.append(Deaf("new")) or site.new[-1]
     with pytest.raises(WeightSyncError, match="holds weights noise and not aaaa"):
         stream(site.pool, PROMPTS)
 
