@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rlcore.cluster.progress import advance
-from rlcore.engines.shared_prompts import BLOCK, KeptLayer, Slots, States
+from rlcore.engines.shared_prompts import BLOCK, KeptLayer, Slots, States, of_all_prompts
 from rlcore.models.architectures import takes_masks
 
 PREFILL_TOKENS = 4096  # of one pass, padding included; a longer prompt has its own pass
@@ -124,28 +124,12 @@ def may_share_prompts(model: PreTrainedModel) -> bool:
 class _Layer(DynamicLayer):
     """Keys and values of one layer, which are views of larger buffers."""
 
-    def __init__(self, passes: Sequence[tuple[States, torch.Tensor]], room: int) -> None:
-        """Take over prompts: what each pass computed, and how many rows each prompt of it has.
-
-        The prompts of all passes end in one column, and ``room`` columns follow.
-        """
+    def __init__(self, states: Sequence[torch.Tensor], room: int) -> None:
+        """``states``: keys and values of each row's prompt; ``room``: columns that follow."""
         super().__init__()
-        first = passes[0][0]
-        self.dtype, self.device, self.is_initialized = first[0].dtype, first[0].device, True
-        self._end = max(keys.shape[2] for (keys, _), _ in passes)
-        rows = sum(int(counts.sum()) for _, counts in passes)
-        self._buffers = [
-            # Zeros: what padding holds must be finite, as it is multiplied by a weight of 0.
-            each.new_zeros(rows, each.shape[1], self._end + room, each.shape[3])
-            for each in first
-        ]
-        start = 0
-        for states, counts in passes:
-            stop = start + int(counts.sum())
-            for buffer, each in zip(self._buffers, states, strict=True):
-                begin = self._end - each.shape[2]
-                buffer[start:stop, :, begin : self._end] = each.repeat_interleave(counts, dim=0)
-            start = stop
+        rows, _, self._end, _ = states[0].shape
+        self.dtype, self.device, self.is_initialized = states[0].dtype, states[0].device, True
+        self._buffers = [torch.nn.functional.pad(each, (0, 0, 0, room)) for each in states]
         self._show(rows)
 
     def update(
@@ -190,14 +174,10 @@ class CachedRows:
         prompt of each row, int64 [B] on CPU, ascending without gaps; ``lengths``: of each prompt,
         in tokens, the longest first; ``most``: tokens that will follow."""
         self._end = lengths[0]
-        counts = prompt_of.bincount().split([states[0][0].shape[0] for states in passes])
-        shares = [each.to(device) for each in counts]
+        room, prompt_of_row = min(most, BLOCK), prompt_of.to(device)
         self._layers = [
-            _Layer(
-                [(states[index], share) for states, share in zip(passes, shares, strict=True)],
-                min(most, BLOCK),
-            )
-            for index in range(len(passes[0]))
+            _Layer([each[prompt_of_row] for each in of_all_prompts(states)], room)
+            for states in zip(*passes, strict=True)
         ]
         columns = torch.arange(lengths[0] + most)
         padding = lengths[0] - torch.tensor(lengths)[prompt_of, None]

@@ -18,6 +18,18 @@ MOST_SLOTS = 2  # per row, before there are new blocks
 States = tuple[torch.Tensor, torch.Tensor]  # keys and values of prompts, [prompts, K, T, D]
 
 
+def of_all_prompts(passes: Sequence[States]) -> list[torch.Tensor]:
+    """Return keys and values of the prompts of all ``passes``, which end in one column.
+
+    Zeros are before them: what padding holds must be finite, as it is multiplied by a weight of 0.
+    """
+    width = max(keys.shape[2] for keys, _ in passes)
+    return [
+        torch.cat([torch.nn.functional.pad(x, (0, 0, width - x.shape[2], 0)) for x in kind])
+        for kind in zip(*passes, strict=True)
+    ]
+
+
 class Slots:
     """Which rows attend to which prompt, in blocks of S slots that share one prompt's keys.
 
@@ -54,19 +66,14 @@ class Slots:
         return True
 
     def _index(self) -> None:
-        to_slots, to_rows = self._indices()
-        same = torch.equal(to_rows, torch.arange(len(to_slots)))
-        self.to_slots = None if same else to_slots.to(self._device)
-        self.to_rows = None if same else to_rows.to(self._device)
-
-    def _indices(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return ``to_slots`` and ``to_rows``, on CPU."""
         heads, size, blocks = self._heads, self.size, len(self.prompts)
         block, place = self._slot // size, self._slot % size
         to_rows = ((block[:, None] * heads + torch.arange(heads)) * size + place[:, None]).view(-1)
         to_slots = torch.zeros(blocks * heads * size, dtype=torch.long)
         to_slots[to_rows] = torch.arange(len(to_rows))
-        return to_slots, to_rows
+        same = torch.equal(to_rows, torch.arange(len(to_slots)))
+        self.to_slots = None if same else to_slots.to(self._device)
+        self.to_rows = None if same else to_rows.to(self._device)
 
 
 class KeptLayer(DynamicLayer):
@@ -82,16 +89,8 @@ class KeptLayer(DynamicLayer):
         """
         super().__init__()
         self.is_initialized = True
-        width = max(keys.shape[2] for keys, _ in passes)
-        self._of_prompts = [
-            torch.cat(
-                [
-                    torch.nn.functional.pad(each, (0, 0, width - each.shape[2], 0)).float()
-                    for each in kind
-                ]
-            ).flatten(0, 1)
-            for kind in zip(*passes, strict=True)
-        ]  # keys and values, [blocks * K, T, D]
+        # Keys and values, [blocks * K, T, D].
+        self._of_prompts = [each.float().flatten(0, 1) for each in of_all_prompts(passes)]
         self._heads, dim = passes[0][0].shape[1], passes[0][0].shape[3]
         self._own = self._of_prompts[0].new_empty(2, rows, self._heads, room, dim)
         self._end = 0
