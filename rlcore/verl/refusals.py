@@ -7,14 +7,14 @@ from typing import Any
 import polars as pl
 
 from rlcore.verl.batches import files
-from rlcore.verl.settings import ACTOR, MODEL, REFUSED, VerlRun
+from rlcore.verl.settings import ACTOR, KEYS, MODEL, VerlRun
 from schemas.errors import UserError
 
 # Objectives of verl, by the values that choose them, which have no counterpart.
 OBJECTIVES = {
-    key: REFUSED[key] for key in ("algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode")
+    key: KEYS[key].refused for key in ("algorithm.adv_estimator", f"{ACTOR}.policy_loss.loss_mode")
 }
-ENGINES = REFUSED["model_engine"]  # of verl's learner, that shard layers and not only data
+ENGINES = KEYS["model_engine"].refused  # of verl's learner, that shard layers and not only data
 MEDIA = {"data.image_key": "images or video", "data.video_key": "video", "data.audio_key": "audio"}
 PICTURED = ("geo3k", "geometry3k")  # datasets of images, by the names of their files
 REMEDIES = {

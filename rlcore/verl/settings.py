@@ -17,70 +17,47 @@ ACTOR, ROLLOUT, REFERENCE, MODEL = (f"actor_rollout_ref.{role}" for role in ROLE
 
 
 @dataclass(frozen=True, slots=True)
-class To:
-    """One key that becomes one of ours, read as ``kind`` (``VerlRun.read``)."""
+class Fate:
+    """What becomes of a key of verl's, or of a pattern of keys; the fields are explained in
+    ``keys.yaml``."""
 
-    ours: str
-    kind: str | list[str]
+    to: str = ""
+    kind: str | list[str] = ""
     remark: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Unsupported:
-    """No counterpart. ``off``: values that switch it off, besides null, False and 0, or besides
-    null only where it is on by default (``is_on``).
-
-    ``differs``: without it the run learns something else; otherwise it is layout or bookkeeping.
-    """
-
-    why: str
-    differs: bool = False
-    off: tuple[Any, ...] = ()
+    by: str = ""
+    names: Mapping[str, str] | Sequence[str] = ()
+    default: str = ""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    lacks: str = ""
+    differs: str = ""
+    idle: Sequence[Any] = ()
     is_on: bool = False
 
-    def is_off(self, value: Any) -> bool:
-        """Return whether the value switches the feature off."""
-        return (
-            value is None or value in self.off or (not self.is_on and value in (False, 0, [], {}))
-        )
-
-
-Entry = To | Unsupported | str  # a name in translate.TOGETHER: read together with other keys
-
-
-def _entry(fate: Mapping[str, Any]) -> Entry:
-    match fate:
-        case {"to": ours, "as": kind}:
-            return To(ours, kind, fate.get("remark", ""))
-        case {"with": function}:
-            return str(function)
-    why = fate.get("lacks") or fate["differs"]
-    return Unsupported(why, "differs" in fate, tuple(fate.get("idle", ())), "is_on" in fate)
+    def asks(self, value: Any) -> bool:
+        """Return whether the value asks for something that has no counterpart."""
+        if not (self.lacks or self.differs) or value is None or value in self.idle:
+            return False
+        return self.is_on or value not in (False, 0, [], {})
 
 
 _TABLE = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text(encoding="utf-8"))
 MOVED: dict[str, str] = _TABLE.pop("moved")
-_FATES: dict[str, dict[str, Any]] = {
-    f"{section}.{name}".lstrip("."): fate
+KEYS = {
+    f"{section}.{name}".lstrip("."): Fate(**fate)
     for sections, fates in _TABLE.items()
     for names, fate in fates.items()
     for section in sections.split(", ")
     for name in names.split(", ")
 }
-KEYS = {key: _entry(fate) for key, fate in _FATES.items()}
 PATTERNS = sorted((key for key in KEYS if "*" in key), key=len, reverse=True)
-# Values that stand for something which is refused as a whole, and what that is, by key.
-REFUSED: dict[str, dict[str, str]] = {
-    key: fate["refused"] for key, fate in _FATES.items() if "refused" in fate
-}
 
 
-def _found(key: str) -> Entry | None:
+def _found(key: str) -> Fate | None:
     patterns = (KEYS[pattern] for pattern in PATTERNS if fnmatchcase(key, pattern))
     return KEYS[key] if key in KEYS else next(patterns, None)
 
 
-def entry(key: str) -> Entry:
+def entry(key: str) -> Fate:
     """Return how verl's full ``key`` is translated: its own entry, else that of the longest
     pattern. Raises UserError with the nearest known key."""
     found = _found(key)
@@ -106,16 +83,6 @@ def full_key(key: str) -> str:
     if len(ends) > 1:
         raise UserError(f"'{key}' is the end of {' and of '.join(ends)}; write it in full")
     return ends[0] if ends else key
-
-
-def lacking(values: Mapping[str, Any]) -> dict[str, Unsupported]:
-    """Return the keys that are set, not off, and have no counterpart."""
-    entries = {key: entry(key) for key in values}
-    return {
-        key: found
-        for key, found in entries.items()
-        if isinstance(found, Unsupported) and not found.is_off(values[key])
-    }
 
 
 _INTERPOLATION = re.compile(r"\$\{([^${}]+)\}")
@@ -200,9 +167,9 @@ class VerlRun:
     def choice(self, key: str, names: Mapping[str, str] | Sequence[str] = ()) -> str:
         """Return our name of the value, by ``names`` or those that ``keys.yaml`` has for the key;
         any other value is refused."""
-        fate = _FATES.get(key, {})
-        names = names or fate["names"]
-        value = str(self.get(key, fate.get("default", next(iter(names)))))
+        fate = KEYS.get(key, Fate())
+        names = names or fate.names
+        value = str(self.get(key, fate.default or next(iter(names))))
         if value not in names:
             raise UserError(
                 f"{key} = {value!r} has no counterpart; {', '.join(names)} have"
@@ -211,8 +178,7 @@ class VerlRun:
         return names[value] if isinstance(names, Mapping) else value
 
     def read(self, key: str, kind: str | Sequence[str]) -> Any:
-        """Return a value that is set as a ``kind`` that ``keys.yaml`` names: "number", "count",
-        "flag", "text", "top_k" (0 is all there, -1 here), or one of a list of names."""
+        """Return a value that is set, read as the ``kind`` of a ``Fate``."""
         match kind:
             case "number":
                 return self.number(key, 0.0)

@@ -16,11 +16,9 @@ from rlcore.verl.settings import (
     REFERENCE,
     ROLLOUT,
     Notes,
-    To,
     VerlRun,
     entry,
     full_key,
-    lacking,
 )
 from rlcore.verl.text import VerlSettings, read_settings
 from schemas.errors import UserError
@@ -201,7 +199,8 @@ def translate(
     values, unread = _by_full_key(read, notes)
     run = VerlRun(values, read.excerpt, notes, train_rows, reward, unread)
     refusals.refuse(run, read.config_files, defaults=read.defaults)
-    for key in (*values, *map(full_key, read.deleted)):
+    fates = {key: entry(key) for key in values}
+    for key in map(full_key, read.deleted):
         entry(key)
     notes.differs += [
         f"{flag}: its settings are not read; translate that file"
@@ -209,17 +208,18 @@ def translate(
         if not flag.endswith(VERLS_OWN)
     ]
     lines: dict[tuple[bool, str], list[str]] = {}
-    for key, found in lacking({key: run.shown(key) for key in values}).items():
-        lines.setdefault((found.differs, found.why), []).append(f"{key} = {run.shown(key)}")
+    for key, fate in fates.items():
+        if fate.asks(run.shown(key)):
+            why = fate.differs or fate.lacks
+            lines.setdefault((bool(fate.differs), why), []).append(f"{key} = {run.shown(key)}")
     for (differs, why), settings in lines.items():
         (notes.differs if differs else notes.unneeded).append(f"{', '.join(settings)}: {why}")
     paths = {path: value for part in TOGETHER.values() for path, value in part(run).items()}
-    for key in values:
-        rule = entry(key)
-        if isinstance(rule, To) and run.has(key):
-            paths[rule.ours] = run.read(key, rule.kind)
-            if rule.remark:
-                run.note(f"{key}: {rule.remark}")
+    for key, fate in fates.items():
+        if fate.to and run.has(key):
+            paths[fate.to] = run.read(key, fate.kind)
+            if fate.remark:
+                run.note(f"{key}: {fate.remark}")
     title = name or _name(run)
     tree = _tree({"name": title, "description": "Translated from verl.", **paths})
     only_evaluates = run.flag("trainer.val_only")

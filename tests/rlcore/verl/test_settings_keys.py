@@ -7,13 +7,11 @@ import pytest
 
 from rlcore.verl.settings import (
     KEYS,
+    Fate,
     Notes,
-    To,
-    Unsupported,
     VerlRun,
     entry,
     full_key,
-    lacking,
 )
 from rlcore.verl.translate import TOGETHER, translate
 from schemas.errors import UserError
@@ -21,12 +19,13 @@ from schemas.errors import UserError
 
 def test_every_key_has_one_translation() -> None:
     """A key whose function does not exist would be dropped in silence."""
-    functions = {found for found in KEYS.values() if isinstance(found, str)}
-    assert functions <= set(TOGETHER)
+    assert {fate.by for fate in KEYS.values() if fate.by} <= set(TOGETHER)
+    for key, fate in KEYS.items():
+        assert sum(map(bool, (fate.to, fate.by, fate.lacks, fate.differs))) == 1, key
     assert all(key and not key.endswith(".") for key in KEYS)
     for key, found in KEYS.items():
-        if isinstance(found, To):
-            section, *_ = found.ours.split(".")
+        if found.to:
+            section, *_ = found.to.split(".")
             assert section in translate("trainer.nnodes=1").recipe.model_dump(), key
             for value in (1, True, "sdpa", "bfloat16"):
                 with suppress(UserError):
@@ -53,14 +52,13 @@ def test_a_short_key_is_its_only_ending_or_is_asked_back() -> None:
 
 
 def test_only_what_asks_for_something_is_told() -> None:
-    found = lacking(
-        {
-            "actor_rollout_ref.model.lora_adapter_path": "some/where",
-            "trainer.nnodes": 1,
-            "data.shuffle": True,
-        }
-    )
-    assert list(found) == ["actor_rollout_ref.model.lora_adapter_path"]
+    values = {
+        "actor_rollout_ref.model.lora_adapter_path": "some/where",
+        "trainer.nnodes": 1,
+        "data.shuffle": True,
+    }
+    found = [key for key, value in values.items() if entry(key).asks(value)]
+    assert found == ["actor_rollout_ref.model.lora_adapter_path"]
 
 
 @pytest.mark.parametrize(
@@ -69,10 +67,9 @@ def test_only_what_asks_for_something_is_told() -> None:
 )
 def test_a_setting_that_is_switched_off_asks_for_nothing(value: Any, nothing: bool) -> None:
     """A verl config lists everything: told all of it, nobody reads what makes a difference."""
-    assert Unsupported("no such thing", off=("sync",)).is_off(value) is nothing
+    assert Fate(lacks="no such thing", idle=("sync",)).asks(value) is not nothing
 
 
 def test_a_setting_that_is_on_by_default_asks_for_something_when_it_is_off() -> None:
     shuffled = entry("data.shuffle")
-    assert isinstance(shuffled, Unsupported)
-    assert [shuffled.is_off(value) for value in (None, True, False)] == [True, True, False]
+    assert [shuffled.asks(value) for value in (None, True, False)] == [False, False, True]
