@@ -10,7 +10,8 @@ OPERATORS = (
     *("&>>", "<<<", "<<-", "&&", "||", ";;", "&>", "<<", ">>", ">&", "<&", ">|"),
     *("(", ")", ";", "&", "|", "<", ">", "\n"),
 )
-BLANKS = " \t"
+_OPERATOR = re.compile("|".join(map(re.escape, OPERATORS)))
+_BLANKS = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)*")  # also joined lines and a comment
 _ENDS = frozenset(" \t\n;&|<>()")
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
 _BRACES = re.compile(r"(#?)([A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\[([^\]{}]*)\])?")
@@ -117,7 +118,7 @@ class _Lexer:
         found: list[Token] = []
         waiting: list[str] = []  # delimiters of here-documents that begin at the line's end
         while self._skip_blanks():
-            operator = self._operator()
+            operator = _OPERATOR.match(self.text, self.at)
             if operator is None:
                 word = self.word()
                 if self.text[self.at : self.at + 1] in ("<", ">") and (word.bare or "").isdigit():
@@ -128,9 +129,9 @@ class _Lexer:
                     )
                 found.append(word)
                 continue
-            found.append(Operator(operator, self.line))
-            if operator == "\n":
-                self.line += 1
+            found.append(Operator(operator[0], self.line))
+            self._take(operator.end())
+            if operator[0] == "\n":
                 for delimiter in waiting:
                     self._skip_document(delimiter)
                 waiting = []
@@ -240,35 +241,16 @@ class _Lexer:
             return Variable(match[2], match[3], "other", quoted=quoted)
         return LiteralText(self.text[start : self.at], quoted)
 
-    def _operator(self) -> str | None:
-        for operator in OPERATORS:
-            if self.text.startswith(operator, self.at):
-                self.at += len(operator)
-                return operator
-        return None
-
     def _skip_blanks(self) -> bool:
-        """Move behind blanks, joined lines and a comment; return whether text is left."""
-        while self.at < len(self.text):
-            if self.text[self.at] in BLANKS:
-                self.at += 1
-            elif self.text.startswith("\\\n", self.at):
-                self.at, self.line = self.at + 2, self.line + 1
-            elif self.text[self.at] == "#":
-                end = self.text.find("\n", self.at)
-                self.at = len(self.text) if end < 0 else end
-            else:
-                return True
-        return False
+        """Move behind blanks; return whether text is left."""
+        blanks = _BLANKS.match(self.text, self.at)
+        self._take(blanks.end() if blanks else self.at)
+        return self.at < len(self.text)
 
     def _skip_document(self, delimiter: str) -> None:
-        while self.at < len(self.text):
-            end = self.text.find("\n", self.at)
-            end = len(self.text) if end < 0 else end
-            line, self.at = self.text[self.at : end], end + 1
-            self.line += 1
-            if line.strip("\t") == delimiter:
-                return
+        end = re.compile(rf"^\t*+{re.escape(delimiter)}\t*$", re.MULTILINE)
+        found = end.search(self.text, self.at)
+        self._take(found.end() + 1 if found else len(self.text))
 
     def _until(self, quote: str) -> str:
         """Return the text from the quote that is here to the next one."""
