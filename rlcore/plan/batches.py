@@ -33,11 +33,9 @@ class BatchPlan:
     @property
     def last_sequences(self) -> int | None:
         """Sequences of the smaller step at the end of a round; None where there is none."""
-        return (
-            None
-            if self.sequences_per_round is None
-            else (self.sequences_per_round % self.sequences_per_step or None)
-        )
+        if self.sequences_per_round is None:
+            return None
+        return self.sequences_per_round % self.sequences_per_step or None
 
     @property
     def most_tokens(self) -> int | None:
