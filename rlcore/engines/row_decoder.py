@@ -6,9 +6,11 @@ kept once. Axes: B rows, T token positions, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
@@ -286,10 +288,6 @@ def _left_padded(
     prompts: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return ids and mask, int64 [B, longest]: prompts end together, so new tokens line up."""
-    width = max(map(len, prompts))
-    ids_BT = torch.zeros(len(prompts), width, dtype=torch.long)
-    mask_BT = torch.zeros_like(ids_BT)
-    for row, prompt in enumerate(prompts):
-        ids_BT[row, width - len(prompt) :] = torch.tensor(list(prompt))
-        mask_BT[row, width - len(prompt) :] = 1
-    return ids_BT.to(device), mask_BT.to(device)
+    rows = [torch.tensor(list(prompt)) for prompt in prompts]
+    pad = partial(pad_sequence, batch_first=True, padding_side="left")
+    return pad(rows).to(device), pad([torch.ones_like(row) for row in rows]).to(device)

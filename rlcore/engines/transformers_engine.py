@@ -8,6 +8,7 @@ from math import log2, sqrt
 from random import Random
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlcore.cluster.host_settings import limit_onednn
@@ -223,9 +224,7 @@ class TransformersEngine(RolloutEngine):
         for rows in self._batches(token_ids):
             batch = [token_ids[row] for row in rows]
             # Padded on the right: attention is causal, so the padding needs no mask.
-            ids_BT = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.long)
-            for row, ids in enumerate(batch):
-                ids_BT[row, : len(ids)] = torch.tensor(list(ids))
+            ids_BT = pad_sequence([torch.tensor(list(ids)) for ids in batch], batch_first=True)
             ids_BT = ids_BT.to(self._spec.device)
             logits_BTV = self._model(input_ids=ids_BT, use_cache=False).logits.float()
             advance()
