@@ -242,11 +242,8 @@ def weights_of_another_model_are_refused(it: Subject) -> None:
     name, tensor = max(it.state.items(), key=lambda item: item[1].numel())
     wrong = {
         "without one tensor": {key: each for key, each in it.state.items() if key != name},
-        "with a tensor that the model has not": {
-            **it.state,
-            "not.of.the.model": tensor[:1].clone(),
-        },
-        "with a tensor of another shape": {**it.state, name: tensor[:-1].clone()},
+        "with a tensor that the model has not": it.state | {"not.of.the.model": tensor[:1].clone()},
+        "with a tensor of another shape": it.state | {name: tensor[:-1].clone()},
     }
     requests, stamp = it.requests(), it.engine.stamp()
     before = it.sample(requests)

@@ -156,17 +156,10 @@ class VllmEngine:
         # Asked for prompt_logprobs, vLLM reads nothing from the prefix cache.
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         scored: list[list[float]] = []
-        for ids, output in zip(
-            token_ids, self._run(token_ids, [params] * len(token_ids)), strict=True
-        ):
-            rows = output.prompt_logprobs or []
-            scored.append(
-                [
-                    row[token].logprob
-                    for token, row in zip(ids, rows, strict=True)
-                    if row is not None
-                ]
-            )
+        outputs = self._run(token_ids, [params] * len(token_ids))
+        for ids, output in zip(token_ids, outputs, strict=True):
+            rows = zip(ids, output.prompt_logprobs or [], strict=True)
+            scored.append([row[token].logprob for token, row in rows if row is not None])
         return scored
 
     def rest(self) -> None:
