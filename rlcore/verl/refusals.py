@@ -87,19 +87,14 @@ def _objectives(run: VerlRun) -> Iterator[tuple[str, str, str]]:
 
 def _engines(
     run: VerlRun, config_files: Sequence[str], *, defaults: bool
-) -> Iterator[tuple[str, str, str]]:
-    """Yield the engine by the first setting that tells of it."""
-    for key in ("model_engine", f"{ACTOR}.strategy"):
-        if (value := run.get(key)) in ENGINES:
-            yield "engine", ENGINES[value], f"{key} = {value}"
-            return
-    for flag in config_files:
-        for name, engine in ENGINES.items():
-            if flag.startswith("--config-name") and f"_{name}_" in flag:
-                yield "engine", engine, flag
-                return
-    for key in () if defaults else run.values:
-        for name, engine in ENGINES.items():
-            if f".{name}." in key:
-                yield "engine", engine, f"{key} = {run.shown(key)}"
-                return
+) -> list[tuple[str, str, str]]:
+    """Return the engine by the first setting that tells of it."""
+    choices = ("model_engine", f"{ACTOR}.strategy")
+    flags = [flag for flag in config_files if flag.startswith("--config-name")]
+    keys = () if defaults else run.values
+    told = [
+        *((value, f"{key} = {value}") for key in choices if (value := run.get(key)) in ENGINES),
+        *((name, flag) for flag in flags for name in ENGINES if f"_{name}_" in flag),
+        *((name, f"{k} = {run.shown(k)}") for k in keys for name in ENGINES if f".{name}." in k),
+    ]
+    return [("engine", ENGINES[name], setting) for name, setting in told[:1]]
