@@ -179,22 +179,17 @@ def check_token_ids(
 ) -> None:
     """Raise ``UserError``, which begins with ``what``, for an empty sequence, a token id outside
     the vocabulary, or a length that leaves no room for one new token."""
-    _require(
-        len(token_ids) > 0,
-        f"{what} is empty; give every prompt at least one token (a BOS token is enough)",
-    )
-    _require(
-        len(token_ids) < max_model_len,
-        f"{what} has {len(token_ids)} tokens and max_model_len is {max_model_len}; keep prompts at"
-        f" {max_model_len - 1} tokens or fewer, or raise max_model_len",
-    )
-    _require(
-        min(token_ids) >= 0 and max(token_ids) < vocab_size,
-        f"{what} holds a token id outside [0, {vocab_size}); tokenise it with the model's own"
-        " tokenizer",
-    )
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UserError(message)
+    if len(token_ids) == 0:
+        raise UserError(
+            f"{what} is empty; give every prompt at least one token (a BOS token is enough)"
+        )
+    if len(token_ids) >= max_model_len:
+        raise UserError(
+            f"{what} has {len(token_ids)} tokens and max_model_len is {max_model_len}; keep prompts"
+            f" at {max_model_len - 1} tokens or fewer, or raise max_model_len"
+        )
+    if min(token_ids) < 0 or max(token_ids) >= vocab_size:
+        raise UserError(
+            f"{what} holds a token id outside [0, {vocab_size}); tokenise it with the model's own"
+            " tokenizer"
+        )
