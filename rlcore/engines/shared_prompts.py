@@ -109,9 +109,8 @@ class KeptLayer(DynamicLayer):
         del args, options
         if self._end == self._own.shape[3]:
             self._own = torch.nn.functional.pad(self._own, (0, 0, 0, BLOCK))
-        self._own[:, : len(key_states), :, self._end] = torch.stack((key_states, value_states))[
-            :, :, :, 0
-        ]
+        states = torch.stack((key_states, value_states))
+        self._own[:, : len(key_states), :, self._end] = states[:, :, :, 0]
         self._end += 1
         return key_states, value_states
 
