@@ -203,15 +203,11 @@ def _unpaid(said: Sequence[_Said], recipe: Recipe) -> Iterator[str]:
         yield sentence
 
 
-def _judges(name: str) -> bool:
-    """Whether a function says whether a response is right: of ours those that read a truth."""
-    return name not in BUILTIN or name in READERS
-
-
 def _pays_nothing(said: _Said) -> bool:
     """Whether all right answers are called wrong, or score 0."""
-    rewards = said.of_right
-    if len(rewards) < _TELLING or not _judges(said.function.name):
+    rewards, name = said.of_right, said.function.name
+    says_what_is_right = name not in BUILTIN or name in READERS  # of ours those that read a truth
+    if len(rewards) < _TELLING or not says_what_is_right:
         return False
     verdicts = [reward.correct for reward in rewards if reward.correct is not None]
     if verdicts:
