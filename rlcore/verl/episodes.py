@@ -11,10 +11,8 @@ from schemas.environment import ENVIRONMENTS, EnvironmentSection
 
 ENV_NAME, STEPS, TURNS = "env.env_name", "env.max_steps", f"{ROLLOUT}.multi_turn"
 TOOLS = f"{TURNS}.tool_config_path"
-PENALTY, PENALTY_SWITCH = (
-    f"{ACTOR}.invalid_action_penalty_coef",
-    f"{ACTOR}.use_invalid_action_penalty",
-)
+PENALTY = f"{ACTOR}.invalid_action_penalty_coef"
+PENALTY_SWITCH = f"{ACTOR}.use_invalid_action_penalty"
 _PROGRAMS = re.compile(r"sandbox|retool|code_interpreter|python", re.IGNORECASE)
 _CHARACTERS = 4  # of a token, about, in English
 
