@@ -7,10 +7,21 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from rlcore.models.base import copy_base_model
-from rlcore.models.files import copy_model, locate_model, model_directory, model_files
+from rlcore.models.files import (
+    copy_model,
+    local_directory,
+    locate_model,
+    model_directory,
+    model_files,
+)
 from schemas.errors import UserError
 from schemas.model import ModelSection
 from tests.rlcore.models.scratch import copied
+
+
+def test_a_path_is_a_directory_here_or_a_name_of_the_hub(tmp_path: Path) -> None:
+    assert local_directory(str(tmp_path)) == tmp_path
+    assert [local_directory(path) for path in ("owner/name", None)] == [None, None]
 
 
 def test_a_snapshot_of_links_is_copied_as_files(base: Path, tmp_path: Path) -> None:
