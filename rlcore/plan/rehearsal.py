@@ -131,14 +131,10 @@ def _rehearsed(recipe: Recipe, most: int | None, trains: bool) -> Rehearsal:
     prompts, functions = prepared.tables["prompts"], recipe.reward.functions
     check_covered(prompts, functions)
     check_truths(_truths(prepared, recipe.data), functions)
-    if (
-        trains
-        and recipe.rl.enabled
-        and not any(isinstance(source, GeneratedSource) for source in sources)
-    ):
+    generated = [isinstance(source, GeneratedSource) for source in sources]
+    if trains and recipe.rl.enabled and not any(generated):
         _check_iteration(prompts, recipe)
-    generated = all(isinstance(source, GeneratedSource) for source in sources)
-    return Rehearsal(prepared, complete=most is None and not generated)
+    return Rehearsal(prepared, complete=most is None and not all(generated))
 
 
 def _few(source: Source, most: int | None) -> Source:
