@@ -160,14 +160,10 @@ def sample_rows(recipe: Recipe, *, most: int | None) -> RewardRows:
 
 def _other_answer(rows: Sequence[Row], answers: Sequence[str], index: int) -> int | None:
     """Return the next row that is answered otherwise and has another ground truth, if any."""
-    for step in range(1, len(rows)):
-        other = (index + step) % len(rows)
-        if (
-            rows[other].ground_truth != rows[index].ground_truth
-            and answers[other] != answers[index]
-        ):
-            return other
-    return None
+    truth, answer = rows[index].ground_truth, answers[index]
+    others = [*range(index + 1, len(rows)), *range(index)]
+    unlike = (i for i in others if rows[i].ground_truth != truth and answers[i] != answer)
+    return next(unlike, None)
 
 
 def _prompts(rows: Sequence[Row]) -> pl.DataFrame:
