@@ -48,19 +48,16 @@ def figures(tried: Tried) -> list[RewardFigure]:
         if count := rows.filter(pl.col("outcome") == outcome.value).height:
             reason = next((reason for reason, _ in _reasons(rows, outcome) if reason), None)
             found.append(RewardFigure("outcome", outcome.value, float(count), text=reason))
-    differing, verdicts = _signals(rows), rows["correct"].drop_nulls()
+    seconds = pl.col("seconds")
     parts = {
         "score": _distribution(rows),
-        "seconds": rows.select(median=pl.col("seconds").median(), max=pl.col("seconds").max()).row(
-            0, named=True
-        ),
-        "groups": {"prompts": len(differing), "signal": sum(differing) / len(differing)}
-        if differing
-        else {},
-        "correct": {"verdicts": len(verdicts), "accuracy": verdicts.cast(pl.Float64).mean()}
-        if len(verdicts)
-        else {},
+        "seconds": rows.select(median=seconds.median(), max=seconds.max()).row(0, named=True),
     }
+    if differing := _signals(rows):
+        signal = sum(differing) / len(differing)
+        parts["groups"] = {"prompts": len(differing), "signal": signal}
+    if len(verdicts := rows["correct"].drop_nulls().cast(pl.Float64)):
+        parts["correct"] = {"verdicts": len(verdicts), "accuracy": verdicts.mean()}
     return found + [
         RewardFigure(part, name, float(value))
         for part, values in parts.items()
