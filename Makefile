@@ -96,7 +96,7 @@ architectures: $(STAMP)
 	@exec $(BIN)/python -m tests.architectures --write
 
 docs: $(STAMP)
-	@exec $(BIN)/python -m flows.reference_pages
+	@exec $(BIN)/python -m tests.reference_pages
 
 # With the extra site, which brings the builder. It takes pages and configuration from one folder.
 site:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flows.commands.arguments import add_overrides, overrides_of
 from flows.paths import RECIPES
-from flows.reference import Key, keys
+from flows.recipe_keys import Key, keys
 from rlcore.recipes.origins import BY_RULE, Origins, brief
 from schemas.errors import UserError
 

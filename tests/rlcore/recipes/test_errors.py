@@ -8,9 +8,9 @@ import pytest
 
 from flows.cli import main
 from flows.paths import RECIPES
-from flows.reference import REFERENCE
 from rlcore.recipes.load import load_recipe
 from schemas.errors import UserError
+from tests.reference_pages import REFERENCE
 
 
 def refusal(overrides: dict[str, Any]) -> list[str]:

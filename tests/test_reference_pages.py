@@ -1,32 +1,36 @@
-"""The generated reference is current and complete, and editors report what the loader would."""
+"""The generated pages are current and complete, and editors report what the loader would."""
 
+import argparse
 import json
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
 
 import jsonschema
 import pytest
 import yaml
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
+from flows.cli import create_parser
 from flows.paths import RECIPES
-from flows.reference import (
-    REFERENCE,
-    SCHEMA,
-    TABLES,
-    json_schema,
-    keys,
-    reference,
-    tables_reference,
-)
+from flows.recipe_keys import keys
+from rlcore.diagnostics.memory import OUT_OF_MEMORY
+from rlcore.diagnostics.watch import CHECKS
 from rlcore.recipes.load import load_recipe, recipe_names
 from rlcore.rewards.registry import check_recipe_functions
 from schemas.errors import UserError
-from schemas.recipe import Recipe
+from tests.reference_pages import (
+    COMMANDS,
+    FINDINGS,
+    REFERENCE,
+    SCHEMA,
+    TABLES,
+    commands,
+    findings,
+    json_schema,
+    reference,
+    tables_reference,
+)
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 MODELINE = "# yaml-language-server: $schema=../../docs/recipe.schema.json\n"
@@ -39,42 +43,6 @@ class Yaml12(yaml.SafeLoader):
 
 SCIENTIFIC = re.compile(r"[0-9][0-9.]*[eE][-+]?[0-9]+$")
 Yaml12.add_implicit_resolver("tag:yaml.org,2002:float", SCIENTIFIC, list("0123456789"))
-
-
-def _sections(annotation: Any) -> list[type[BaseModel]]:
-    """Return the sections inside an annotation such as ``tuple[Annotated[A | B], ...]``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [section for part in get_args(annotation) for section in _sections(part)]
-
-
-def _leaves(
-    section: type[BaseModel], path: str = "", default: BaseModel | None = None
-) -> Iterator[tuple[str, str, Any, str | None]]:
-    """Yield dotted path, kind of the section, default and description of all below ``section``.
-
-    ``default`` is the section's own, which overrides those of its class.
-    """
-    tag = section.model_fields.get("kind")
-    is_member = tag is not None and len(get_args(tag.annotation)) == 1
-    kind = tag.default if tag and is_member else ""
-    for key, field in section.model_fields.items():
-        value = getattr(default, key) if default else field.get_default(call_default_factory=True)
-        if key == "kind" and is_member:
-            value = PydanticUndefined
-        at = f"{path}.{key}" if path else key
-        inner = _sections(field.annotation)
-        for below in inner:
-            of_this = value if isinstance(value, below) else None
-            outer = str(field.annotation).partition("[")[0]
-            item = {"tuple": ".0", "dict": ".NAME"}.get(outer, "")
-            yield from _leaves(below, f"{at}{item}", of_this)
-        if not inner:
-            yield at, kind, value, field.description
-
-
-# Two kinds of source have a section of one path in common.
-LEAVES = list({leaf[:2]: leaf for leaf in _leaves(Recipe)}.values())
 
 
 def _rows(text: str) -> Iterator[tuple[str, str, list[str]]]:
@@ -96,26 +64,13 @@ def test_the_files_are_those_of_the_schema() -> None:
 
 
 def test_every_key_is_in_the_reference_with_its_default() -> None:
-    """The defaults are those at the key's place: SFT's learning rate is not RL's."""
     documented = {
         (path, kind): cells[1].removesuffix(" *by preset*")
         for path, kind, cells in _rows(reference())
         if "section" not in cells[0]
     }
-    assert len(documented) == len(LEAVES) > 200
-    for path, kind, default, _ in LEAVES:
-        cell = documented[path, kind]
-        if default is PydanticUndefined:
-            assert cell == "required", path
-        else:
-            value = list(default) if isinstance(default, tuple) else default
-            assert yaml.safe_load(cell.strip("`")) == value, path
-
-
-def test_every_key_says_what_it_means() -> None:
-    silent = [path for path, _, _, description in LEAVES if not description]
-    silent += [key.path for key in keys() if not key.meaning]
-    assert not silent, f"describe them, with unit and source, in schemas/: {silent}"
+    known = {(key.path, key.kind): key.default for key in keys() if "section" not in key.type}
+    assert documented == known
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -197,3 +152,30 @@ def _load(text: str, folder: Path) -> None:
     tree = {"extends": "quickstart", "name": "mine", **yaml.safe_load(text)}
     (folder / "mine.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
     check_recipe_functions(load_recipe("mine", directory=folder))
+
+
+def _names(parser: argparse.ArgumentParser, path: str) -> Iterator[str]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                yield f"{path}{name}"
+                yield from _names(child, f"{path}{name} ")
+
+
+def test_the_pages_are_those_of_commands_and_checks() -> None:
+    message = "commands or checks have changed: run `make docs`"
+    assert COMMANDS.read_text(encoding="utf-8") == commands(), message
+    assert FINDINGS.read_text(encoding="utf-8") == findings(), message
+
+
+def test_every_command_and_every_finding_has_an_anchor() -> None:
+    """A link to one must work from a page, a report or an error."""
+    listed = re.findall(r"(?m)^## (.+)$", commands())
+    assert listed == list(_names(create_parser(), ""))
+    named = re.findall(r"(?m)^## (\w+)$", findings())
+    assert named == [*(check.name for check in CHECKS), OUT_OF_MEMORY]
+    assert len(named) == len(set(named))
+
+
+def test_no_text_of_a_finding_has_an_open_placeholder() -> None:
+    assert not re.search(r"[{}]|\b0\.00\b", findings().split("\n## ", 1)[1])
