@@ -7,7 +7,6 @@ call continues at its newest checkpoint: its key is a digest of all that decides
 import hashlib
 import json
 import logging
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -17,8 +16,7 @@ from pydantic import Field
 from rlcore.api.call import TRAINING
 from rlcore.api.configs import ApiConfig
 from rlcore.api.recipe import in_process
-from rlcore.api.session import ONE_RUN, POLICY, Trained, base_model, publish, root_of
-from rlcore.cluster.host_settings import set_variables, switch_off
+from rlcore.api.session import POLICY, Trained, base_model, only_run, publish
 from rlcore.models.base import load_pretrained
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_files, read_config
 from rlcore.models.soundness import check_tokenizer_fits
@@ -27,7 +25,7 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.plan.machine import check_machine
 from rlcore.recipes.load import recipe_digest, resolve_recipe
 from rlcore.recipes.text import write_yaml
-from rlcore.results.folders import RECIPE, STORE_FOLDER
+from rlcore.results.folders import RECIPE
 from rlcore.results.metrics import stage_metrics
 from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -92,32 +90,24 @@ def train_preferences(
     another process trains into it.
     """
     lines = _lines(preferences)
-    switch_off()
-    set_variables()
-    with (
-        ONE_RUN,
-        root_of(None if output_dir is None else Path(output_dir)) as root,
-        tempfile.TemporaryDirectory() as scratch,
-    ):
-        store = ArtifactStore(root / STORE_FOLDER, writer=f"{config.algorithm} into '{root}'")
-        with store.hold(TRAINING):
-            located = locate_model(model_name, None)
-            source = base_model(model_name, located, Path(scratch))
-            recipe = _recipe(config, source, root / ROWS, store)
-            check_machine(recipe)
-            key = _key(recipe, located, lines)
-            _require_same_call(store, key, root)
-            (root / ROWS).write_text(lines, encoding="utf-8")
-            text = write_yaml(recipe.model_dump(mode="json"))
-            (root / RECIPE).write_text(text, encoding="utf-8")
-            policy = store.find_or_discard(POLICY, key, logger.warning)
-            if policy is None:
-                policy = _trained(recipe, store, key, source, name=model_name)
-            publish(store.directory(policy), root)
-            model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
-            table = stage_metrics(store, key).sort("step")
-            metrics = table.group_by("name", maintain_order=True).agg("value").iter_rows()
-            return Trained(model, tokenizer, dict(metrics))
+    folder = None if output_dir is None else Path(output_dir)
+    with only_run(config.algorithm, folder) as (root, store, scratch):
+        located = locate_model(model_name, None)
+        source = base_model(model_name, located, scratch)
+        recipe = _recipe(config, source, root / ROWS, store)
+        check_machine(recipe)
+        key = _key(recipe, located, lines)
+        _require_same_call(store, key, root)
+        (root / ROWS).write_text(lines, encoding="utf-8")
+        (root / RECIPE).write_text(write_yaml(recipe.model_dump(mode="json")), encoding="utf-8")
+        policy = store.find_or_discard(POLICY, key, logger.warning)
+        if policy is None:
+            policy = _trained(recipe, store, key, source, name=model_name)
+        publish(store.directory(policy), root)
+        model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
+        table = stage_metrics(store, key).sort("step")
+        metrics = table.group_by("name", maintain_order=True).agg("value").iter_rows()
+        return Trained(model, tokenizer, dict(metrics))
 
 
 def _lines(preferences: Sequence[Mapping[str, Any]]) -> str:

@@ -1,7 +1,6 @@
 """Converts a config of the Python API to a recipe: the only place that maps its names to ours."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,50 +42,44 @@ KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """The inputs of a run other than its config.
+def recipe_of(
+    config: TrainingConfig,
+    *,
+    model_dir: Path,
+    context: int | None,
+    num_prompts: int,
+    longest_prompt: int,
+    prompts_file: str,
+    store: str,
+    functions: Sequence[dict[str, Any]],
+    reward_offset: float,
+    tracking: Mapping[str, Any],
+    resumable: bool,
+) -> Recipe:
+    """Return the recipe of ``config``: its algorithm's preset, what it sets, then its overrides.
 
     ``context``: tokens of the model's context, None where it names none. ``longest_prompt``: in
     tokens. ``functions``: entries of ``reward.functions``; a callable passed by the caller appears
     by name only, as a record. ``prompts_file``: the Prompts table. ``resumable``: checkpoints are
-    kept while it trains, so that another call can continue.
+    kept while it trains, so that another call can continue. Raises UserError when lengths do not
+    fit the model, the batch not the prompts, or an override breaks a rule of the recipe.
     """
-
-    model_dir: Path
-    context: int | None
-    num_prompts: int
-    longest_prompt: int
-    prompts_file: str
-    store: str
-    functions: Sequence[dict[str, Any]]
-    reward_offset: float
-    tracking: Mapping[str, Any]
-    resumable: bool
-
-
-def recipe_of(config: TrainingConfig, task: Task) -> Recipe:
-    """Return the recipe of ``config``: its algorithm's preset, what it sets, then its overrides.
-
-    Raises UserError when lengths do not fit the model, the batch not the prompts, or an override
-    breaks a rule of the recipe.
-    """
-    prompt_tokens = config.max_prompt_length or task.longest_prompt
-    prompts, updates = batch_of(config, task.num_prompts)
-    new_tokens, overlong = config.lengths(_room(task, prompt_tokens))
-    iterations = config.num_episodes or max(1, task.num_prompts // prompts)
+    prompt_tokens = config.max_prompt_length or longest_prompt
+    prompts, updates = batch_of(config, num_prompts)
+    new_tokens, overlong = config.lengths(_room(context, prompt_tokens))
+    iterations = config.num_episodes or max(1, num_prompts // prompts)
     iterations += config.model_dump().get("value_warmup_steps", 0)
     tree = in_process(
         config,
         f"train-with-{config.preset}",
-        model=task.model_dir,
-        store=task.store,
-        rows=task.prompts_file,
+        model=model_dir,
+        store=store,
+        rows=prompts_file,
         max_tokens=max(16, prompt_tokens + new_tokens),
     )
     tree["data"] |= {"max_prompt_tokens": prompt_tokens, "deduplicate": "off"}
     tree |= {
-        "reward": {"functions": list(task.functions), "offset": task.reward_offset},
+        "reward": {"functions": list(functions), "offset": reward_offset},
         "rl": {
             "preset": config.preset,
             "iterations": iterations,
@@ -94,12 +87,12 @@ def recipe_of(config: TrainingConfig, task: Task) -> Recipe:
             "update": {"mini_batches": updates},
             "validation": {"every": iterations},
             "checkpoint": {
-                "every": config.checkpoint_every if task.resumable else iterations,
+                "every": config.checkpoint_every if resumable else iterations,
                 "keep_last": 1,
             },
         },
         "evaluate": {"samples": 1, "pass_k": [1], "max_new_tokens": new_tokens},
-        "tracking": dict(task.tracking),
+        "tracking": dict(tracking),
     }
     for key, value in _settings(config, updates, overlong).items():
         set_key(tree, key, value)
@@ -185,13 +178,13 @@ def batch_of(config: TrainingConfig, num_prompts: int) -> tuple[int, int]:
     return prompts, updates
 
 
-def _room(task: Task, prompt_tokens: int) -> int | None:
-    if task.context is None:
+def _room(context: int | None, prompt_tokens: int) -> int | None:
+    if context is None:
         return None
-    room = task.context - prompt_tokens
+    room = context - prompt_tokens
     if room < 1:
         raise UserError(
             f"the longest prompt may take {prompt_tokens} tokens and the model's context holds"
-            f" {task.context}; shorten the prompts, lower max_prompt_length or take another model"
+            f" {context}; shorten the prompts, lower max_prompt_length or take another model"
         )
     return room

@@ -26,7 +26,7 @@ from rlcore.api.call import TRAINING, ApiCall, arguments_of, functions_of, progr
 from rlcore.api.configs import TrainingConfig
 from rlcore.api.progress import CURVES, TrainingBar, curves
 from rlcore.api.prompts import Prompt, prompts_frame
-from rlcore.api.recipe import Task, recipe_of
+from rlcore.api.recipe import recipe_of
 from rlcore.cluster.host_settings import set_variables, switch_off
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
@@ -137,21 +137,17 @@ def train(job: Job) -> Trained:
     this machine and for memory that runs out (with keys of ``config.overrides``); LeaseError while
     another process trains into ``output_dir``; and what the loop raises.
     """
-    switch_off()
-    set_variables()
-    with ONE_RUN, root_of(job.output_dir) as root, tempfile.TemporaryDirectory() as scratch:
-        store = ArtifactStore(root / STORE_FOLDER, writer=f"{job.call} into '{root}'")
-        with store.hold(TRAINING):
-            run = _prepared(job, root, store, Path(scratch))
-            policy = None
-            if run.begun:
-                policy = store.find_or_discard(POLICY, run.call.key, logger.warning)
-            began = monotonic()
-            if policy is None:
-                policy = _trained(run)
-            _close(run, policy, began)
-            model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
-            return Trained(model, tokenizer, curves(stage_metrics(store, run.call.key)))
+    with only_run(job.call, job.output_dir) as (root, store, scratch):
+        run = _prepared(job, root, store, scratch)
+        policy = None
+        if run.begun:
+            policy = store.find_or_discard(POLICY, run.call.key, logger.warning)
+        began = monotonic()
+        if policy is None:
+            policy = _trained(run)
+        _close(run, policy, began)
+        model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
+        return Trained(model, tokenizer, curves(stage_metrics(store, run.call.key)))
 
 
 def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Prepared:
@@ -162,10 +158,23 @@ def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Pre
     located = locate_model(job.model_name, None)
     source = base_model(job.model_name, located, scratch)
     tokenizer = load_tokenizer(source, name=job.model_name)
-    check_tokenizer_fits(tokenizer, source, read_config(source), name=job.model_name)
+    config = read_config(source)
+    check_tokenizer_fits(tokenizer, source, config, name=job.model_name)
     prompts = prompts_frame(job.prompts, tokenizer, max_tokens=job.config.max_prompt_length)
     name = f"{job.config.preset}-{uuid.uuid4().hex[:12]}" if earlier is None else earlier.id
-    recipe = recipe_of(job.config, _task(job, source, prompts, store, f"{TRAINING}/{name}"))
+    recipe = recipe_of(
+        job.config,
+        model_dir=source,
+        context=config.get("max_position_embeddings"),
+        num_prompts=prompts.height,
+        longest_prompt=int(prompts["prompt_ids"].list.len().to_numpy().max()),
+        prompts_file=f"{store.root}/dataset/{TRAINING}/{name}/prompts.parquet",
+        store=store.root,
+        functions=job.functions,
+        reward_offset=job.reward_offset,
+        tracking=job.tracking,
+        resumable=kept,
+    )
     code, program = program_of(recipe) if kept else ("", "")
     arguments = {}
     for sentence in modified_sentences(["api"] if kept else []):
@@ -305,7 +314,20 @@ class _Report:
 
 
 @contextmanager
-def root_of(output_dir: Path | None) -> Iterator[Path]:
+def only_run(call: str, output_dir: Path | None) -> Iterator[tuple[Path, ArtifactStore, Path]]:
+    """Be the only run of this process, and of ``output_dir``; yield the folder of its results, the
+    store there, which is held, and a scratch folder. Raises UserError as ``_root_of``, and
+    LeaseError while another process trains into ``output_dir``."""
+    switch_off()
+    set_variables()
+    with ONE_RUN, _root_of(output_dir) as root, tempfile.TemporaryDirectory() as scratch:
+        store = ArtifactStore(root / STORE_FOLDER, writer=f"{call} into '{root}'")
+        with store.hold(TRAINING):
+            yield root, store, Path(scratch)
+
+
+@contextmanager
+def _root_of(output_dir: Path | None) -> Iterator[Path]:
     """Yield the folder that a call keeps its results in, a temporary one where it keeps none.
     Raises UserError for a file, and for a model there that no earlier call wrote."""
     if output_dir is None:
@@ -333,23 +355,6 @@ def base_model(name: str, source: Path, scratch: Path) -> Path:
     logger.info("%s has no chat template; prompts are passed to it unchanged", name)
     section = ModelSection(path=str(source), chat_template=PLAIN_TEMPLATE, max_tokens=16)
     return copy_base_model(section, source, scratch / "base")
-
-
-def _task(job: Job, source: Path, prompts: Any, store: ArtifactStore, key: str) -> Task:
-    return Task(
-        model_dir=source,
-        context=json.loads((source / "config.json").read_text(encoding="utf-8")).get(
-            "max_position_embeddings"
-        ),
-        num_prompts=prompts.height,
-        longest_prompt=int(prompts["prompt_ids"].list.len().max()),
-        prompts_file=f"{store.root}/dataset/{key}/prompts.parquet",
-        store=store.root,
-        functions=job.functions,
-        reward_offset=job.reward_offset,
-        tracking=job.tracking,
-        resumable=job.output_dir is not None,
-    )
 
 
 def publish(made: Path, root: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rlcore.api.configs import TrainingConfig
-from rlcore.api.recipe import Task, recipe_of
+from rlcore.api.recipe import recipe_of
 from rlcore.models.base import build_base_model
 from schemas.model import FromScratch, ModelSection
 from schemas.recipe import Recipe
@@ -51,4 +51,4 @@ def recipe(config: TrainingConfig, **changes: Any) -> Recipe:
         "tracking": {"wandb": False},
         "resumable": False,
     }
-    return recipe_of(config, Task(**{**task, **changes}))
+    return recipe_of(config, **{**task, **changes})
