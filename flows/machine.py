@@ -22,27 +22,16 @@ from rlcore.cluster.host_settings import obstacles
 from rlcore.plan.machine import gpu_facts
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-
 PROJECT = "rl-pipeline"
-
 SYSTEMS = ("Linux x86_64", "Linux aarch64")
-
 PYTHONS = ((3, 11), (3, 12), (3, 13))
-
 GIB = 2**30
-
 DISK_GIB = (2.0, 10.0)  # below the first a problem, below the second a warning
-
 MEMORY_GIB = (2.0, 6.0)
-
 SHARED_GIB = (0.25, 2.0)  # weights of an evaluated model travel through it to the engines
-
 LIBRARIES = {"libnuma.so.1": "libnuma1", "libgomp.so.1": "libgomp1", "libstdc++.so.6": "libstdc++6"}
-
 HUB = "https://huggingface.co"
-
 HUB_TIMEOUT_S = 5.0
-
 SHARED = Path("/dev/shm")
 
 
@@ -253,7 +242,7 @@ def _hub() -> Iterator[CheckResult]:
 
 def _gpu() -> Iterator[CheckResult]:
     """Yield which GPUs there are, and whether the installed vLLM is the one for them."""
-    there, on_gpu = gpus(), installed("vllm") is not None
+    there, on_gpu = gpu_facts("name,memory.total,driver_version"), installed("vllm") is not None
     if there and not on_gpu:
         found = f"{'; '.join(there)}, and the packages are those for CPUs"
         yield CheckResult("gpu", WARNING, found, "make env EXTRA=gpu")
@@ -264,8 +253,3 @@ def _gpu() -> Iterator[CheckResult]:
         )
     else:
         yield CheckResult("gpu", OK, "; ".join(there) or "none: runs use the CPU")
-
-
-def gpus() -> list[str]:
-    """Return name, memory and driver of each GPU that the driver lists."""
-    return gpu_facts("name,memory.total,driver_version")
