@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from flows import local
+from flows.commands.arguments import add_overrides
 from flows.outcomes import (
     COLUMNS,
     NO_ROOM,
+    UNKNOWN,
     RunOutcome,
     Variant,
     averages,
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from rlcore.report.draw import Panel
 
 PANELS = 4  # to a row of the figure
-UNKNOWN = "not recorded"
 LAST_LINES = 15  # of a failed run's log
 RL_SECONDS = "timing_s/step"
 VALIDATION = "val/accuracy"
@@ -54,15 +55,11 @@ def add_study(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipes", nargs="+", metavar="RECIPE", help="name, or path of a file")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument("--png", type=Path, help="draw accuracy over iterations here")
-    parser.add_argument(
-        "-o",
-        "--override",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="for every run, e.g. -o evaluate.samples=1 -o 'evaluate.pass_k=[1]'; several values"
-        " are swept, each with each of other keys: -o rl.rollout.samples=8,16; a value that"
-        " contains a comma is written in brackets or quotes",
+    add_overrides(
+        parser,
+        "for every run, e.g. -o evaluate.samples=1 -o 'evaluate.pass_k=[1]'; several values are"
+        " swept, each with each of other keys: -o rl.rollout.samples=8,16; a value that contains a"
+        " comma is written in brackets or quotes",
     )
     parser.add_argument(
         "--sampled",
