@@ -11,11 +11,12 @@ numbers, not on a seed: a tenth of the single steps (a, op, b) occurs in ``test_
 the other operand tuples a digest assigns a tenth to ``test`` and a tenth to ``validation``.
 """
 
-import hashlib
 import random
 from dataclasses import dataclass
 from functools import cache
 
+from rlcore.data.programs import calculate
+from rlcore.data.split import tenth_of
 from schemas.data import ArithmeticSource
 
 KINDS = {
@@ -90,17 +91,12 @@ MALFORMED = ("{n}", "####{n}", "### {n}", "#### {n}.")
 OFF_BY = (-10, -2, -1, 1, 2, 10)
 
 
-def calculate(left: int, op: str, right: int) -> int:
-    """Return ``left op right`` for op in ``+-*``."""
-    return {"+": left + right, "-": left - right, "*": left * right}[op]
-
-
 @cache
 def is_held_out(left: int, op: str, right: int) -> bool:
     """Return whether the step occurs in ``test_steps`` only; ``a+b`` and ``b+a`` are one step."""
     if op == "+":
         left, right = sorted((left, right))
-    return _bucket(f"step {left}{op}{right}") == 0
+    return tenth_of(f"step {left}{op}{right}") == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +132,7 @@ class Problem:
         """Return "train", "validation", "test" or "test_steps"."""
         if any(is_held_out(*step) for step in self.steps):
             return "test_steps"
-        return {0: "test", 1: "validation"}.get(_bucket(self.key), "train")
+        return {0: "test", 1: "validation"}.get(tenth_of(self.key), "train")
 
 
 def kinds_of(steps: tuple[int, int]) -> list[str]:
@@ -228,7 +224,3 @@ def draw(rng: random.Random, kind: str, subset: str) -> tuple[Problem, str] | No
         *numbers, name=rng.choice(NAMES), things=rng.choice(THINGS)
     )
     return problem, question
-
-
-def _bucket(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10

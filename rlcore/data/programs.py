@@ -13,7 +13,6 @@ assigns a tenth of all programs to ``test`` and a tenth to ``validation``, so th
 of one function are never on both sides.
 """
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from itertools import product
 from operator import add, floordiv, mod, mul, sub
 
 from rlcore.algorithms.seeds import stream_seed
+from rlcore.data.split import tenth_of
 from schemas.data import ProgramsSource
 
 # Operators in the order of use. A sum before a product needs parentheses. No quotient follows a
@@ -106,9 +106,7 @@ class Program:
     def subset(self) -> str:
         """Return "train", "validation" or "test", by its outputs."""
         outputs = " ".join(str(self.output(number)) for number in _PROBES)
-        digest = hashlib.sha256(outputs.encode()).digest()
-        bucket = int.from_bytes(digest[:8], "big") % 10
-        return {0: "test", 1: "validation"}.get(bucket, "train")
+        return {0: "test", 1: "validation"}.get(tenth_of(outputs), "train")
 
 
 def demonstrate(program: Program, rates: ProgramsSource, rng: random.Random) -> str:

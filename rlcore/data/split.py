@@ -1,4 +1,4 @@
-"""Identity of a prompt, and the validation split that depends on it."""
+"""Identity of a prompt, and the splits that depend on it."""
 
 import hashlib
 import json
@@ -17,6 +17,11 @@ NO_DEMONSTRATIONS = (
 def content_uid(*parts: str | list[Message] | None) -> str:
     """Return 16 hex digits of sha256 over the JSON of ``parts``: a function of content alone."""
     return hashlib.sha256(_JSON.encode(parts).encode()).hexdigest()[:16]
+
+
+def tenth_of(text: str) -> int:
+    """Return which of ten equal shares ``text`` falls into, from 0, by its hash."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10
 
 
 def draw_of(prompt: list[Message]) -> int:
