@@ -71,9 +71,8 @@ def find(home: Path, name: str) -> Service | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):  # incomplete file of a killed bring-up
-        path.unlink(missing_ok=True)
-        return None
-    if service.alive():
+        service = None
+    if service is not None and service.alive():
         return service
     path.unlink(missing_ok=True)
     return None

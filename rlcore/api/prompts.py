@@ -44,10 +44,9 @@ def prompts_frame(
     raw = [_columns(index, prompt) for index, prompt in enumerate(prompts)]
     rows, rejects = normalise(RawTable(SOURCE, "train", raw))
     _refuse(rejects)
-    rows, rejects = special_token_rejects(tokenizer, rows)
-    _refuse(rejects)
-    rows, rejects = unshown_rejects(tokenizer, rows)
-    _refuse(rejects)
+    for check in (special_token_rejects, unshown_rejects):
+        rows, rejects = check(tokenizer, rows)
+        _refuse(rejects)
     encoded = []
     for row, ids in zip(rows, encode_prompts(tokenizer, [r.prompt for r in rows]), strict=True):
         if isinstance(ids, Refused):

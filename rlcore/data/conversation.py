@@ -132,14 +132,13 @@ def tools_of(value: Any, *, padded: bool = False) -> list[dict[str, Any]]:
 
 def _conversation_in(text: str, column: str) -> Any:
     try:
-        value = value_in(text)
+        return value_in(text)
     except ValueError as error:
         raise BadRow(
             "conversation_as_text",
             f"{column} begins as a list of messages written as text, and {error}: {text!r:.80};"
             " write it whole, as JSON, or give plain text as [{role: user, content: ...}]",
         ) from None
-    return value
 
 
 def _check_meant(value: Mapping[str, Any], role: str) -> None:

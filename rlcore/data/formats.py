@@ -216,7 +216,9 @@ def is_pattern(path: str) -> bool:
     (True, False)
     """
     signs = "*[" if "://" in path else "*?["
-    return any(sign in path for sign in signs) and not _is_local_file(path)
+    if not any(sign in path for sign in signs):
+        return False
+    return "://" in path or not Path(path).expanduser().is_file()
 
 
 def matched_files(path: str, setting: str) -> list[str]:
@@ -286,7 +288,3 @@ def _listed(path: str, setting: str) -> list[str]:
         raise UserError(f"{setting} = '{path}' cannot be listed: {error}") from error
     files = [name for name, about in found.items() if about["type"] == "file"]
     return sorted(fs.unstrip_protocol(name) for name in files)
-
-
-def _is_local_file(path: str) -> bool:
-    return "://" not in path and Path(path).expanduser().is_file()

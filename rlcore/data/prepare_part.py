@@ -85,12 +85,9 @@ def prepare_part(tokenizer: "ChatTokenizer", work: Work, part: Part) -> Prepared
     for row in rows if work.unscored else ():
         row.scored = True
     before = Counter(row.split for row in rows if row.scored)
-    rows, rejects = apply_filters(rows, data.filters)
-    lost += rejects
-    rows, rejects = special_token_rejects(tokenizer, rows)
-    lost += rejects
-    rows, rejects = unshown_rejects(tokenizer, rows)
-    lost += rejects
+    rows, filtered = apply_filters(rows, data.filters)
+    rows, marked = special_token_rejects(tokenizer, rows)
+    rows, unshown = unshown_rejects(tokenizer, rows)
     known: Known = {}  # a demonstration begins with the text of its prompt
     scored = [row for row in rows if row.scored]
     prompts, long = fit_prompts(tokenizer, scored, data, work.tools, known)
@@ -105,7 +102,7 @@ def prepare_part(tokenizer: "ChatTokenizer", work: Work, part: Part) -> Prepared
     return Prepared(
         part.source,
         before,
-        rejects_table([*lost, *long, *refused]),
+        rejects_table([*lost, *filtered, *marked, *unshown, *long, *refused]),
         _kept(f"{part.number}-prompts", work, asked, prompt_columns(prompts)),
         _kept(
             f"{part.number}-demonstrations", work, answered, demonstration_columns(demonstrations)

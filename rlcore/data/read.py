@@ -135,15 +135,11 @@ def peek(source: ReadSource, where: str, *, first: int | None = FIRST_ROWS) -> l
     ):
         raw = replace(table, rows=list(islice(read(), first)))
         rows, rejects = _first_normalised(raw, f"{where}: '{file}'")
-        count = None if _chooses(source) else count_rows(file, setting=where)
+        chooses = isinstance(source, MathSource) and (source.levels or source.types)
+        count = None if chooses else count_rows(file, setting=where)
         limited = count if count is None else min(count, source.limit or count)
         found.append(Peek(table.split, rows, rejects, limited))
     return found
-
-
-def _chooses(source: ReadSource) -> bool:
-    """Return whether a source takes some of a file's rows only."""
-    return isinstance(source, MathSource) and bool(source.levels or source.types)
 
 
 def _first_normalised(table: RawTable, where: str) -> tuple[list[Row], list[Reject]]:
