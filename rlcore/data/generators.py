@@ -152,14 +152,9 @@ Asked = tuple[tuple[str, str], tuple[int, int]]
 
 def words_of(subset: str) -> tuple[str, ...]:
     """Return the words that the prompts of "train", "validation" or "test" ask for."""
-    test, validation = SHARES["test"], SHARES["validation"]
-    chosen = {
-        "test": range(0, len(WORDS), test),
-        "validation": range(1, len(WORDS), validation),
-    }
-    taken = {*chosen["test"], *chosen["validation"]}
-    indices = chosen.get(subset, [i for i in range(len(WORDS)) if i not in taken])
-    return tuple(WORDS[i] for i in indices)
+    held = {"test": WORDS[:: SHARES["test"]], "validation": WORDS[1 :: SHARES["validation"]]}
+    taken = {word for words in held.values() for word in words}
+    return held.get(subset) or tuple(word for word in WORDS if word not in taken)
 
 
 def prompts(source: InstructionsSource, seed: int) -> Iterator[DrawnExample[Asked]]:

@@ -57,7 +57,7 @@ _GSM8K_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
 _CONVERSATIONS = ("messages", "conversations")
 _TRUTHS = ("ground_truth", "solution")
 _OF_TRL = ("completion", *_TRUTHS)
-_JSON = json.JSONEncoder(ensure_ascii=False, default=str)  # dumps() would make one per row
+_json = json.JSONEncoder(ensure_ascii=False, default=str).encode  # dumps() would make one per row
 _INTEGER = re.compile(r"-?\d+")
 _AIME_ANSWER = re.compile(r"[0-9]{1,3}")
 
@@ -336,7 +336,3 @@ def _text(values: dict[str, Any], column: str) -> str:
 
 def _others(values: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in known}
-
-
-def _json(value: Any) -> str:
-    return _JSON.encode(value)
