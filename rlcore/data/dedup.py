@@ -132,14 +132,10 @@ def near_duplicates(texts: Iterable[str], jaccard: float) -> dict[int, int]:
         leading = own[rarest[times[rarest] > 1]].tolist()
         candidates = sorted({other for gram in leading for other in index.get(gram, ())})
         grams_of_row = set(own.tolist()) if candidates else set()
-        match = next(
-            (
-                o
-                for o in candidates
-                if _similar(grams_of_row, of_all[ends[o] : ends[o + 1]], jaccard)
-            ),
-            None,
+        similar = (
+            o for o in candidates if _similar(grams_of_row, of_all[ends[o] : ends[o + 1]], jaccard)
         )
+        match = next(similar, None)
         if match is not None:
             found[row] = match
             continue

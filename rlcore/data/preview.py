@@ -67,9 +67,8 @@ def example_lines(row: Mapping[str, Any], tokenizer: "ChatTokenizer") -> Iterato
 def _piece(tokenizer: "ChatTokenizer", token: int) -> str:
     """Return the text of a token, or the tokenizer's name of it where it is part of a character."""
     text = str(tokenizer.decode([token]))
-    return (
-        str(tokenizer.convert_ids_to_tokens(token)) if "\N{REPLACEMENT CHARACTER}" in text else text
-    )
+    is_part = "\N{REPLACEMENT CHARACTER}" in text
+    return str(tokenizer.convert_ids_to_tokens(token)) if is_part else text
 
 
 def _printable(text: str) -> str:

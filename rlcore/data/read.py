@@ -128,11 +128,8 @@ def peek(source: ReadSource, where: str, *, first: int | None = FIRST_ROWS) -> l
     of them. Raises ``UserError`` when a file does not exist, cannot be read, is of no known form,
     or has no rows.
     """
-    found = []
-    # none for the hub
-    for (table, read), file in zip(
-        open_source(source, where), source_files(source, where), strict=False
-    ):
+    found, files = [], source_files(source, where)  # none for the hub
+    for (table, read), file in zip(open_source(source, where), files, strict=False):
         raw = replace(table, rows=list(islice(read(), first)))
         rows, rejects = _first_normalised(raw, f"{where}: '{file}'")
         chooses = isinstance(source, MathSource) and (source.levels or source.types)

@@ -330,9 +330,7 @@ def data_digests(data: DataSection) -> dict[str, Read]:
             setting = f"{setting if source.path else 'GSM8K_DIR'}: the GSM8K file"
         for number, file in enumerate(files):
             name = f"{role} {PurePath(file).name}"
-            if isinstance(
-                source, FileSource
-            ):  # by position: files are read in order of their names
+            if isinstance(source, FileSource):  # by position, as they are read by name
                 is_one = files == [expanded_path(source.path, setting)]
                 name = role if is_one else f"{role}[{number}]"
             digests[name] = read_file_digest(file, setting)
