@@ -1,12 +1,11 @@
 """``rl-pipeline compare``: runs side by side, and an exit code on what their evaluations say."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from flows.commands.arguments import add_runs_folder
-from flows.output import add_format, print_rows
+from flows.output import add_format, print_rows, tell
 from rlcore.results.compare import Comparison, compare
 from rlcore.results.paired import Condition, Difference
 from rlcore.results.run import Run
@@ -49,7 +48,7 @@ def compare_runs(options: argparse.Namespace) -> int:
             print("\n" * (number > 0) + f"{title}:")
             print_rows(rows, list(rows[0]), "table")
     for sentence in sentences:
-        print(f"failed: {sentence}", file=sys.stderr)
+        tell(f"failed: {sentence}")
     return WORSE if failures else 0
 
 

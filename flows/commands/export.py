@@ -2,7 +2,6 @@
 recorded iterations made again, and compared with what was recorded."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from flows.commands.arguments import add_runs_folder
@@ -48,7 +47,7 @@ def export(options: argparse.Namespace) -> int:
         with progress_on_stderr():
             done = export_run(run, iteration=options.iteration, out=options.out, log=tell)
     except (ReplayError, CreditError) as difference:
-        print(f"differs, and nothing was exported: {difference}", file=sys.stderr)
+        tell(f"differs, and nothing was exported: {difference}")
         return DIFFERS
     judged = "evaluated by its run" if done.evaluated else "not evaluated"
     whose = "the policy of" if done.iteration is None else f"iteration {done.iteration} of"
@@ -105,7 +104,7 @@ def replay(options: argparse.Namespace) -> int:
                 what = "policy updated" if step.updated else "policy at rest"
                 tell(f"iteration {step.iteration}: {step.digest[:SHOWN]}, as recorded, {what}")
     except (ReplayError, CreditError) as difference:
-        print(f"differs: {difference}", file=sys.stderr)
+        tell(f"differs: {difference}")
         return DIFFERS
     print(f"iterations {again.began + 1} to {last} of {run.name}: weights and credit as recorded")
     return 0

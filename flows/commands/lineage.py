@@ -1,11 +1,10 @@
 """``rl-pipeline lineage``: what an artifact was made from, or what was made from it."""
 
 import argparse
-import sys
 from typing import Any
 
 from flows.commands.arguments import add_store_root, check_store
-from flows.output import print_json, print_rows, without_path
+from flows.output import print_json, print_rows, tell, without_path
 from rlcore.results.lineage import Node, Trace, fold, trace
 from rlcore.results.named_artifacts import subject
 from rlcore.results.provenance import MICRO_BATCH_TOKENS, RESHARDED, TRUSTS
@@ -56,17 +55,16 @@ def lineage(options: argparse.Namespace) -> int:
     else:
         _print_table(found, folded=options.rows == "folded")
     for node in found.problems:
-        print(f"error: {node.name}: {node.problem}", file=sys.stderr)
+        tell(f"error: {node.name}: {node.problem}")
     if found.unsealed:
-        print(
+        tell(
             f"{len(found.unsealed)} of {len(found.nodes)} manifests have no seal, the first that of"
             f" {found.unsealed[0].name}: they were written by an earlier version, or edited; what"
-            " they say of parents and producers is not proven",
-            file=sys.stderr,
+            " they say of parents and producers is not proven"
         )
     for one in found.moved:
         was = f"its sha256 was {one['digest'][:SHOWN]}"
-        print(f"{one['url']}: {one['now']} since it was read, when {was}", file=sys.stderr)
+        tell(f"{one['url']}: {one['now']} since it was read, when {was}")
     return 1 if found.problems or (options.check_inputs and found.moved) else 0
 
 

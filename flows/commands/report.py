@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.error import URLError
@@ -11,6 +10,7 @@ from urllib.request import Request, urlopen
 
 from flows import local, services
 from flows.commands.arguments import add_runs_folder
+from flows.output import tell
 from flows.report_files import PREFIX
 from rlcore.report.facts import Ending
 from rlcore.report.write import INDEX, write_overlay, write_report
@@ -78,7 +78,7 @@ def _ending(run: Run) -> Ending | None:
     try:
         found = ending(flow_run_digits(run.name))
     except UserError as error:  # another server, which is down: the report is worth having
-        print(f"whether the run continues is not known: {error}", file=sys.stderr)
+        tell(f"whether the run continues is not known: {error}")
         return None
     return None if found is None else Ending(*found)
 

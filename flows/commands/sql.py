@@ -2,7 +2,6 @@
 a question that people have about a run, and what there is to ask for."""
 
 import argparse
-import sys
 
 from flows.commands.arguments import add_runs_folder, add_store_root, check_store
 from flows.output import add_format, print_rows, print_wrapped, tell
@@ -42,10 +41,9 @@ def _print_answer(found: QueryResult, options: argparse.Namespace) -> None:
     shown = rows[: options.rows] if options.format == "table" else rows
     print_rows(shown, found.columns, options.format, null="null")
     if len(shown) < len(rows):
-        print(
+        tell(
             f"{len(shown)} of {len(rows)} rows; --rows {len(rows)} shows all, --format csv or json"
-            " with every value whole",
-            file=sys.stderr,
+            " with every value whole"
         )
 
 

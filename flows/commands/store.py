@@ -1,7 +1,6 @@
 """``rl-pipeline store``: what the store holds, what of it is kept, what is damaged."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,12 +120,11 @@ def _usage(options: argparse.Namespace) -> int:
     else:
         _print(by_run(plan), RUNS, options.format)
     for damage in plan.damage:
-        print(f"warning: {damage}", file=sys.stderr)
+        tell(f"warning: {damage}")
     roots = f"roots: {len(plan.roots)}" if plan.roots else "no root, so gc would refuse"
-    print(
+    tell(
         f"{text_of(plan.bytes_of(plan.manifests))}, of which rl-pipeline store gc would remove"
-        f" {text_of(plan.bytes_of(plan.removed))}; {roots}",
-        file=sys.stderr,
+        f" {text_of(plan.bytes_of(plan.removed))}; {roots}"
     )
     return 0
 
@@ -177,17 +175,15 @@ def _gc(options: argparse.Namespace) -> int:
     if not options.yes:
         left = sum(leftovers(store).values())
         more = f" and {text_of(left)} of leftovers" if left else ""
-        print(
+        tell(
             f"would remove {len(rows)} artifacts, {_sizes(plan)}{more}; nothing was removed: add"
-            " --yes",
-            file=sys.stderr,
+            " --yes"
         )
         return 0
     done = collect(store, plan, settings, tell)
-    print(
+    tell(
         f"removed {done.artifacts} artifacts, {text_of(done.bytes)}, and"
-        f" {text_of(done.leftover_bytes)} of leftovers; their manifests are kept",
-        file=sys.stderr,
+        f" {text_of(done.leftover_bytes)} of leftovers; their manifests are kept"
     )
     return 0
 
@@ -230,10 +226,9 @@ def _verify(options: argparse.Namespace) -> int:
     ]
     if damaged or options.format != "table":
         print_rows(damaged, DAMAGED, options.format)
-    print(
+    tell(
         f"{len(checked)} artifacts read, {text_of(sum(one.bytes for one in checked))} whole,"
-        f" {len(damaged)} damaged",
-        file=sys.stderr,
+        f" {len(damaged)} damaged"
     )
     return 1 if damaged else 0
 
