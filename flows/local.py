@@ -169,28 +169,24 @@ def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
     waited for.
     """
     with services.locked(home):
-        return _up(home, runs, env_file)
+        set_variables()  # the worker's environment is this process's
+        server = start_server(home)
+        assert server.port is not None, "a server is started with a port"
+        environment = client_settings(home, server.port)
+        _warn_of_other_server(environment["PREFECT_API_URL"])
+        os.environ.update(environment)
+        wait_healthy(home, server)
+        from flows import deploy, flow_runs
 
-
-def _up(home: Path, runs: int, env_file: Path) -> Site:
-    set_variables()  # the worker's environment is this process's
-    server = start_server(home)
-    assert server.port is not None, "a server is started with a port"
-    environment = client_settings(home, server.port)
-    _warn_of_other_server(environment["PREFECT_API_URL"])
-    os.environ.update(environment)
-    wait_healthy(home, server)
-    from flows import deploy, flow_runs
-
-    write_env_file(env_file, environment)
-    with deploy.get_client(sync_client=True) as client:
-        deploy.ensure_pool(client, runs)
-        worker = _ensure_worker(home, environment)
-        deploy.ensure_automations(client)
-    deploy.deploy_all(settings(home, server.port))
-    is_there = lambda: flow_runs.worker_reported(worker.started_at)  # noqa: E731
-    services.wait_ready(home, worker, is_there, WORKER_DEADLINE_S, what="the Prefect worker")
-    return Site(home, server.port, tuple(recipe_names(RECIPES)))
+        write_env_file(env_file, environment)
+        with deploy.get_client(sync_client=True) as client:
+            deploy.ensure_pool(client, runs)
+            worker = _ensure_worker(home, environment)
+            deploy.ensure_automations(client)
+        deploy.deploy_all(settings(home, server.port))
+        is_there = lambda: flow_runs.worker_reported(worker.started_at)  # noqa: E731
+        services.wait_ready(home, worker, is_there, WORKER_DEADLINE_S, what="the Prefect worker")
+        return Site(home, server.port, tuple(recipe_names(RECIPES)))
 
 
 def down(home: Path = HOME) -> list[str]:
