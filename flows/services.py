@@ -194,10 +194,8 @@ def stop(home: Path, name: str) -> bool:
 def _end(processes: Sequence[psutil.Process], patience_s: float) -> None:
     for act, wait_s in ((psutil.Process.terminate, patience_s), (psutil.Process.kill, 5.0)):
         for process in processes:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 act(process)
-            except psutil.NoSuchProcess:
-                continue
         _, processes = psutil.wait_procs(processes, timeout=wait_s)
 
 
@@ -270,7 +268,5 @@ def _kept_port(home: Path) -> int | None:
 
 
 def _last_line(log: Path) -> str:
-    lines = [
-        line.strip() for line in log.read_text(errors="replace", encoding="utf-8").splitlines()
-    ]
-    return next((line for line in reversed(lines) if line), "(it is empty)")
+    lines = log.read_text(errors="replace", encoding="utf-8").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "(it is empty)")
