@@ -18,7 +18,7 @@ from rlcore.data.split import NO_DEMONSTRATIONS, first_for_test, last_for_valida
 from rlcore.data.write import demonstration_columns, prompts_table, rejects_table
 from rlcore.envs.process import tools_of
 from rlcore.models.chat import Tools
-from rlcore.store.tables import TableFile, TableWriter
+from rlcore.store.tables import TableFile, write_table
 from schemas.data import DataSection
 from schemas.environment import EnvironmentSection
 from schemas.errors import UserError
@@ -68,13 +68,10 @@ def prepare_files(
     Raises ``UserError`` as ``prepare_for`` does.
     """
     ready = _ready_for(recipe, tokenizer, folder)
-    files = {}
-    for name, frames in ready.tables():
-        path = folder / f"{name}.parquet"
-        with TableWriter(name, path, kind) as writer:
-            for frame in frames:
-                writer.write(frame)
-        files[name] = TableFile(path, writer.rows)
+    files = {
+        name: write_table(name, folder / f"{name}.parquet", frames, kind)
+        for name, frames in ready.tables()
+    }
     read = {name: pl.scan_parquet(file.path) for name, file in files.items()}
     return PreparedData(files, ready.summary(read))
 

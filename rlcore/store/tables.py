@@ -5,11 +5,10 @@ groups, and neither times nor run ids nor recipes in the file.
 """
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -76,74 +75,50 @@ def _write_groups(writer: pq.ParquetWriter, schema: pa.Schema, frame: pl.DataFra
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A table that ``TableWriter`` has written to a file, for ``ArtifactStore.put``."""
+    """A table that ``write_table`` has written to a file, for ``ArtifactStore.put``."""
 
     path: Path
     rows: int
 
 
-class TableWriter:
-    """Writes table ``name`` to the file ``path``, given parts of its rows in order: the bytes are
-    those of ``encode_table``, whatever the parts.
+def write_table(name: str, path: Path, parts: Iterable[pl.DataFrame], kind: str) -> TableFile:
+    """Write table ``name`` to the file ``path`` from ``parts`` of its rows, in order; a table
+    without rows has one part with its columns. The bytes are those of ``encode_table``.
 
-    Some ``_BLOCK_ROWS`` rows are held, and 8 bytes of each before. ``write`` and the end raise
-    UserError as ``encode_table`` does.
+    Some ``_BLOCK_ROWS`` rows are held, and 8 bytes of each before. Raises UserError as
+    ``encode_table`` does.
     """
+    schema, rows = _file_schema(name, kind), 0
+    columns = _contract(name).columns.items()
+    seen: dict[str, list[np.ndarray]] = {column: [] for column, spec in columns if spec.unique}
+    with _writer(path, schema) as writer:
+        for block in _blocks(parts):
+            validate(name, block)
+            _write_groups(writer, schema, block)
+            for column, hashes in seen.items():
+                hashes.append(block[column].hash().to_numpy())
+            rows += block.height
+    for hashes in seen.values():
+        ordered = np.sort(np.concatenate(hashes))
+        if (ordered[1:] == ordered[:-1]).any():
+            validate(name, pl.read_parquet(path))  # two values may share a hash
+    return TableFile(path, rows)
 
-    def __init__(self, name: str, path: Path, kind: str) -> None:
-        check_table_name(name)
-        self.rows = 0
-        self._name, self._path = name, path
-        self._schema = _file_schema(name, kind)
-        self._unique: dict[str, list[np.ndarray]] = {
-            column: [] for column, spec in _contract(name).columns.items() if spec.unique
-        }
-        self._parts: list[pl.DataFrame] = []
-        self._held = 0
-        self._writer = _writer(path, self._schema)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if error is None and (self._held or not self.rows):
-                self._write_held(self._held)
-        finally:
-            self._writer.close()
-        if error is None:
-            self._check_unique()
-
-    def write(self, frame: pl.DataFrame) -> None:
-        """Add the rows of ``frame`` at the end; a table without rows is given its columns."""
-        self._parts.append(frame)
-        self._held += frame.height
-        if self._held > _BLOCK_ROWS:
-            self._write_held(self._held // ROW_GROUP_ROWS * ROW_GROUP_ROWS)
-
-    def _write_held(self, count: int) -> None:
-        """Write the first ``count`` rows held: whole row groups, or all that are left."""
-        held = pl.concat(self._parts)
-        block = held.head(count)
-        validate(self._name, block)
-        _write_groups(self._writer, self._schema, block)
-        for column, hashes in self._unique.items():
-            hashes.append(block[column].hash().to_numpy())
-        self.rows += count
-        self._held -= count
-        self._parts = [held.slice(count)]
-
-    def _check_unique(self) -> None:
-        for hashes in self._unique.values():
-            ordered = np.concatenate(hashes)
-            ordered.sort()
-            if (ordered[1:] == ordered[:-1]).any():
-                validate(self._name, pl.read_parquet(self._path))  # two values may share a hash
+def _blocks(parts: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the rows of ``parts`` in whole row groups, and what is left last."""
+    held: list[pl.DataFrame] = []
+    count, began = 0, False
+    for part in parts:
+        held.append(part)
+        count += part.height
+        if count > _BLOCK_ROWS:
+            rows = pl.concat(held)
+            whole = count // ROW_GROUP_ROWS * ROW_GROUP_ROWS
+            yield rows.head(whole)
+            held, count, began = [rows.slice(whole)], count - whole, True
+    if count or not began:
+        yield pl.concat(held)
 
 
 def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:

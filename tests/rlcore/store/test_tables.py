@@ -11,7 +11,7 @@ import pytest
 
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.checks import ArtifactError, check_version
-from rlcore.store.tables import TableFile, TableWriter, decode_table, encode_table, validate
+from rlcore.store.tables import decode_table, encode_table, validate, write_table
 from schemas.errors import UserError
 from schemas.table_list import MESSAGES
 from schemas.tables import TABLES
@@ -86,11 +86,8 @@ def test_how_a_frame_was_put_together_leaves_no_trace(path: Path) -> None:
 def test_a_table_written_in_parts_has_the_bytes_of_the_whole(path: Path, rows: int) -> None:
     """Its digest is the dataset's identity, and must not hang on how it was made."""
     whole = metrics(rows)
-    with TableWriter("metrics", path, "m") as writer:
-        writer.write(whole.head(0))
-        for start in range(0, rows, 9_000):
-            writer.write(whole.slice(start, 9_000))
-    assert writer.rows == rows
+    parts = (whole.slice(start, 9_000) for start in range(0, rows, 9_000))
+    assert write_table("metrics", path, [whole.head(0), *parts], "m").rows == rows
     assert path.read_bytes() == encode_table("metrics", whole, "m")
 
 
@@ -107,20 +104,15 @@ def test_values_that_repeat_in_another_part_are_refused(tmp_path: Path) -> None:
     types = {"messages": MESSAGES, "token_ids": pl.List(pl.Int32)}
     frame = pl.DataFrame([row], schema_overrides=types)
     many = pl.concat([frame] * 70_000).with_columns(uid=pl.int_range(70_000).cast(pl.String))
-    writer = TableWriter("demonstrations", tmp_path / "t.parquet", "m")
-    writer.write(many)
-    writer.write(frame)
     with pytest.raises(UserError, match=r"'uid', values must be unique"):
-        writer.__exit__(None, None, None)
+        write_table("demonstrations", tmp_path / "t.parquet", [many, frame], "m")
 
 
 def test_a_table_in_a_file_is_an_artifact_like_any_other(tmp_path: Path) -> None:
     store, frame = ArtifactStore(tmp_path / "store"), metrics(20_000)
     refs = []
     with store.scratch() as folder:
-        with TableWriter("metrics", folder / "metrics.parquet", "curves") as writer:
-            writer.write(frame)
-        file = TableFile(folder / "metrics.parquet", writer.rows)
+        file = write_table("metrics", folder / "metrics.parquet", [frame], "curves")
         refs.append(store.put("curves", "file", tables={"metrics": file}, lineage=LINEAGE))
     refs.append(store.put("curves", "frame", tables={"metrics": frame}, lineage=LINEAGE))
     assert refs[0].sha256 == refs[1].sha256
