@@ -27,7 +27,9 @@ from rlcore.store.checks import (
 from rlcore.store.leases import Lease, LeaseError, held_keys, hold, pin, pinned
 from rlcore.store.local import LocalFiles
 from rlcore.store.reader import ArtifactReader
+from rlcore.store.records import LEASES
 from rlcore.store.tables import TableFile, encode_table, remember_valid, schema_versions
+from rlcore.store.tombstones import FOLDER as PRUNED
 from rlcore.store.tombstones import SEPARATOR, encode, group_of
 from schemas.artifacts import ArtifactRef, FileEntry, Manifest
 from schemas.errors import UserError
@@ -72,7 +74,7 @@ class ArtifactStore(ArtifactReader):
             yield
             return
         location("leases", key)
-        with hold(self._files.records(), key, run=self._writer) as lease:
+        with hold(self._files.records(LEASES), key, run=self._writer) as lease:
             self._leases[key] = lease
             try:
                 yield
@@ -82,15 +84,15 @@ class ArtifactStore(ArtifactReader):
     def pin(self, kind: str, key: str) -> AbstractContextManager[None]:
         """Keep an artifact from being pruned while it is entered; see ``rlcore.store.leases``."""
         location(kind, key)
-        return pin(self._files.records(), kind, key, reader=self._writer)
+        return pin(self._files.records(LEASES), kind, key, reader=self._writer)
 
     def being_written(self) -> set[str]:
         """Return the keys that somebody holds."""
-        return held_keys(self._files.records())
+        return held_keys(self._files.records(LEASES))
 
     def being_read(self) -> set[str]:
         """Return the places (``<kind>/<key>``) that somebody reads."""
-        return pinned(self._files.records())
+        return pinned(self._files.records(LEASES))
 
     def put(
         self,
@@ -196,7 +198,7 @@ class ArtifactStore(ArtifactReader):
             if found:
                 reasons = [planned[f"{m.kind}/{m.key}"][1] for m in found]
                 name = f"{group}{SEPARATOR}{uuid4().hex}.json"
-                self._files.pruned().exchange(name, None, encode(found, reasons))
+                self._files.records(PRUNED).exchange(name, None, encode(found, reasons))
             for manifest in found:
                 self.discard(manifest.kind, manifest.key)
         return found

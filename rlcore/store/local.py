@@ -15,8 +15,7 @@ from uuid import uuid4
 from rlcore.store.checks import MANIFEST, ArtifactError, remember_digest
 from rlcore.store.file_stamps import is_abandoned, stamp
 from rlcore.store.limits import read_bytes
-from rlcore.store.records import LEASES, LocalRecords, flush
-from rlcore.store.tombstones import FOLDER as PRUNED
+from rlcore.store.records import LocalRecords, flush
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
 
@@ -100,9 +99,9 @@ class LocalFiles:
             if entry.is_dir() and not entry.name.startswith(".")
         )
 
-    def records(self) -> LocalRecords:
-        """Return the store's leases."""
-        return LocalRecords(self.root / LEASES)
+    def records(self, folder: str) -> LocalRecords:
+        """Return the documents in a folder of the store."""
+        return LocalRecords(self.root / folder)
 
     def publish(
         self,
@@ -165,10 +164,6 @@ class LocalFiles:
                 if entry.is_dir(follow_symlinks=False):
                     _leftovers(Path(entry.path), f"{kind}/{entry.name}", found)
         return found
-
-    def pruned(self) -> LocalRecords:
-        """Return the manifests of what was pruned."""
-        return LocalRecords(self.root / PRUNED)
 
     def staging_folder(self) -> Path:
         """Create and return a folder of this process; folders of dead processes are removed."""

@@ -24,6 +24,7 @@ from rlcore.store.checks import (
 )
 from rlcore.store.local import LocalFiles
 from rlcore.store.tables import decode_table
+from rlcore.store.tombstones import FOLDER as PRUNED
 from rlcore.store.tombstones import PrunedArtifact, PrunedRecords
 from schemas.artifacts import ArtifactRef, Manifest
 from schemas.errors import UserError, did_you_mean
@@ -46,7 +47,7 @@ class ArtifactReader:
         else:
             self._files = LocalFiles(Path(text).expanduser().absolute())
             self.root = str(self._files.root)
-        self.pruned = PrunedRecords(self._files.pruned())
+        self.pruned = PrunedRecords(self._files.records(PRUNED))
 
     def find(self, kind: str, key: str) -> ArtifactRef | None:
         """Return the artifact's ref, or None where there is no manifest.

@@ -17,8 +17,7 @@ import fsspec
 
 from rlcore.store.cache import Cache, most_bytes, note_origin
 from rlcore.store.checks import MANIFEST, ArtifactError, check_digest, file_digest
-from rlcore.store.records import LEASES, RemoteRecords
-from rlcore.store.tombstones import FOLDER as PRUNED
+from rlcore.store.records import RemoteRecords
 from schemas.artifacts import Manifest
 from schemas.errors import UserError
 
@@ -170,9 +169,9 @@ class RemoteFiles:
             and not posixpath.basename(info["name"].rstrip("/")).startswith(".")
         )
 
-    def records(self) -> RemoteRecords:
-        """Return the store's leases."""
-        return RemoteRecords(self._fs, self._path(LEASES), self._translate_errors)
+    def records(self, folder: str) -> RemoteRecords:
+        """Return the documents in a folder of the store."""
+        return RemoteRecords(self._fs, self._path(folder), self._translate_errors)
 
     def publish(
         self,
@@ -225,30 +224,22 @@ class RemoteFiles:
             listing = self._fs.find(top, detail=True)
         return _without_manifest(listing, top)
 
-    def pruned(self) -> RemoteRecords:
-        """Return the manifests of what was pruned."""
-        return RemoteRecords(self._fs, self._path(PRUNED), self._translate_errors)
-
     def _path(self, *parts: str) -> str:
         return "/".join([self._top.rstrip("/"), *parts])
 
-    def _translate_errors(self, action: str) -> AbstractContextManager[None]:
-        return _translated(self._errors, action)
-
-
-@contextmanager
-def _translated(errors: tuple[type[Exception], ...], action: str) -> Iterator[None]:
-    """Raise a network or server error as one sentence."""
-    try:
-        yield
-    except UserError:
-        raise
-    except errors as error:
-        raise ArtifactError(
-            f"could not {action}: {type(error).__name__}: {error}. Check the store's URL, "
-            "that its bucket exists, the credentials and the endpoint (AWS_* variables "
-            "for s3), then rerun."
-        ) from error
+    @contextmanager
+    def _translate_errors(self, action: str) -> Iterator[None]:
+        """Raise a network or server error as one sentence."""
+        try:
+            yield
+        except UserError:
+            raise
+        except self._errors as error:
+            raise ArtifactError(
+                f"could not {action}: {type(error).__name__}: {error}. Check the store's URL, "
+                "that its bucket exists, the credentials and the endpoint (AWS_* variables "
+                "for s3), then rerun."
+            ) from error
 
 
 def _without_manifest(listing: Mapping[str, Mapping[str, Any]], top: str) -> dict[str, int]:

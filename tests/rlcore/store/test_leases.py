@@ -105,7 +105,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def records_of(root: str) -> RecordStore:
     files = RemoteFiles(root, None) if "://" in root else LocalFiles(Path(root))
-    return files.records()
+    return files.records(LEASES)
 
 
 def _put(store: ArtifactStore, key: str) -> None:

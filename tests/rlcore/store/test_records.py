@@ -9,14 +9,14 @@ import pytest
 
 from rlcore.store.artifacts import ArtifactError, ArtifactStore
 from rlcore.store.local import LocalFiles
-from rlcore.store.records import LocalRecords, RecordStore
+from rlcore.store.records import LEASES, LocalRecords, RecordStore
 from rlcore.store.remote import RemoteFiles
 
 
 def records_of(root: str) -> RecordStore:
     """Return the records of the store at ``root``, as a writer that has just come to it has."""
     files = RemoteFiles(root, None) if "://" in root else LocalFiles(Path(root))
-    return files.records()
+    return files.records(LEASES)
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
