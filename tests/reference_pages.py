@@ -132,7 +132,7 @@ def tables_reference() -> str:
     for name, text in texts.items():
         parts += ["", f"## {name}", "", f"{text[0].upper()}{text[1:]}.", ""]
         parts += ["| column | type | meaning |", "|---|---|---|"]
-        parts += [f"| `{c.name}` | {c.type} | {c.description} |" for c in describe(name)]
+        parts += [f"| `{column}` | {of} | {meaning} |" for column, of, meaning in describe(name)]
     return "\n".join(parts) + "\n"
 
 

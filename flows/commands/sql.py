@@ -102,8 +102,7 @@ def tables(options: argparse.Namespace) -> int:
     if options.table is None:
         columns, rows = ("table", "holds"), list(texts.items())
     else:
-        columns = ("column", "type", "meaning")
-        rows = [(one.name, one.type, one.description) for one in describe(options.table)]
+        columns, rows = ("column", "type", "meaning"), describe(options.table)
         title = f"{options.table}: {texts[options.table]}"
     if options.format == "table":
         print_wrapped(columns, rows, title)

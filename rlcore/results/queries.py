@@ -1,17 +1,7 @@
-"""SQL over everything a store holds (DuckDB).
+"""SQL over everything a store holds (DuckDB), complete artifacts only.
 
-Views, complete artifacts only:
-
-``artifacts``     one row per artifact: kind, key, sha256, recipe_digest, code_fingerprint,
-                  producer, created_at, bytes, and as JSON text rows (per table) and metadata
-``lineage``       one row per parent of an artifact: kind, key, sha256, role, parent_kind,
-                  parent_key, parent_sha256
-``trajectories``  one row per trajectory: its rollout, reward and advantage, and the own_logprobs of
-                  the first epoch that trained on it
-``runs``          one row per flow run: recipe, seed, progress, accuracy, keys of what it made
-and each table of ``schemas.tables`` by its name (``metrics``, ``eval_results``, ...) over all
-artifacts, with the ``kind`` and ``key`` of the artifact in front, and the ``records_key`` by which
-``runs`` and ``run_stages`` name it.
+There is a view per table of ``schemas.tables``, over all artifacts, and one per name of
+``schemas.table_list.VIEWS``; ``rl-pipeline tables`` prints the columns.
 """
 
 import tempfile
@@ -66,17 +56,9 @@ def answer(
         return QueryResult(relation.columns, relation.fetchall())
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """``type``: in SQL, e.g. ``FLOAT[]``."""
-
-    name: str
-    type: str
-    description: str
-
-
-def describe(view: str) -> list[Column]:
-    """Return the columns of a table or view, in order, as a query sees them.
+def describe(view: str) -> list[tuple[str, str, str]]:
+    """Return the columns of a table or view, in order, as a query sees them: name, type in SQL
+    (``FLOAT[]``), and what it holds.
 
     Raises UserError, naming the nearest, for a name that is none of ``NAMES``.
     """
@@ -85,14 +67,9 @@ def describe(view: str) -> list[Column]:
             f"'{view}' is not a table{did_you_mean(view, NAMES)}; tables: {', '.join(NAMES)}"
         )
     with tempfile.TemporaryDirectory() as empty:
-        found = answer(ArtifactReader(empty), f"DESCRIBE {view}").dicts()
+        found = answer(ArtifactReader(empty), f"DESCRIBE {view}")
     texts = column_descriptions(view)
-    return [
-        Column(
-            each["column_name"], each["column_type"].replace('"', ""), texts[each["column_name"]]
-        )
-        for each in found
-    ]
+    return [(name, of.replace('"', ""), texts[name]) for name, of, *_ in found.rows]
 
 
 @contextmanager

@@ -348,12 +348,12 @@ def test_a_remote_store_is_queried_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_column_of_every_view_has_type_and_meaning(name: str) -> None:
     columns = describe(name)
-    assert {column.name for column in columns} == set(column_descriptions(name))
-    assert all(column.type and column.description for column in columns)
+    assert {column for column, _, _ in columns} == set(column_descriptions(name))
+    assert all(of and meaning for _, of, meaning in columns)
 
 
 def test_types_are_those_of_sql() -> None:
-    types = {column.name: column.type for column in describe("prompts")}
+    types = {column: of for column, of, _ in describe("prompts")}
     assert types["uid"] == "VARCHAR"
     assert types["prompt_ids"] == "INTEGER[]"
     assert types["prompt"] == "STRUCT(role VARCHAR, content VARCHAR)[]"
