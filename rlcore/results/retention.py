@@ -130,13 +130,7 @@ def survey(store: ArtifactStore, settings: RetentionSettings) -> Plan:
     seen, damage = roots_seen(store), list[str]()
     manifests = {f"{m.kind}/{m.key}": m for m in store.manifests(damage.append)}
     runs = runs_of(store)
-    roots = find_roots(
-        store,
-        manifests,
-        runs,
-        keep_runs=settings.keep_runs,
-        keep_champions=settings.keep_champions,
-    )
+    roots = find_roots(store, manifests, runs, settings.keep_runs, settings.keep_champions)
     plan = Plan(manifests, _parents(store, manifests), roots, runs, {}, damage, seen)
     young = _young(manifests, settings.least_age_h)
     needed = plan.reached([*young, *(place for root in roots for place in root.places)])
@@ -291,13 +285,13 @@ def by_kind(store: ArtifactStore, plan: Plan) -> list[dict[str, Any]]:
         places = [place for place, m in plan.manifests.items() if m.kind == kind]
         going = [place for place in places if place in plan.removed]
         stays = TABLES if kind in OF_ITERATIONS else NEEDED if kind in DATA else ALWAYS
-        rows.append(_row(kind, len(places), plan.bytes_of(places), plan.bytes_of(going), stays))
-    rows.sort(key=lambda row: -row["bytes"])
-    left = leftovers(store)
-    if left:
+        rows.append((kind, len(places), plan.bytes_of(places), plan.bytes_of(going), stays))
+    rows.sort(key=lambda row: -row[2])
+    if left := leftovers(store):
         size = sum(left.values())
-        rows.append(_row(LEFTOVERS, len(left), size, size, "of removals that were killed"))
-    return rows
+        rows.append((LEFTOVERS, len(left), size, size, "of removals that were killed"))
+    columns = ("kind", "artifacts", "bytes", "reclaimable", "stays")
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def by_run(plan: Plan) -> list[dict[str, Any]]:
@@ -327,16 +321,6 @@ def by_run(plan: Plan) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _row(kind: str, artifacts: int, size: int, going: int, stays: str) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "artifacts": artifacts,
-        "bytes": size,
-        "reclaimable": going,
-        "stays": stays,
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,6 @@ def find_roots(
     store: ArtifactStore,
     known: Mapping[str, Manifest],
     runs: Sequence[RunOfStore],
-    *,
     keep_runs: int,
     keep_champions: int | None,
 ) -> list[Root]:
