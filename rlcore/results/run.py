@@ -200,23 +200,11 @@ class Run:
         rollouts, rewards = self.rollouts(iteration), self.rewards(iteration)
         advantages = self.advantages(iteration).with_columns(kept=True)
         known = pl.col("iteration").is_in(advantages["iteration"].unique().to_list())
-        return (
-            rollouts.join(
-                rewards,
-                on=["iteration", "round", "trajectory_id"],
-                how="left",
-                validate="1:1",
-                maintain_order="left",
-            )
-            .join(
-                advantages,
-                on=["iteration", "trajectory_id"],
-                how="left",
-                validate="1:1",
-                maintain_order="left",
-            )
-            .with_columns(pl.when(known).then(pl.col("kept").fill_null(value=False)).alias("kept"))
-        )
+        rows, place = rollouts, ["iteration", "trajectory_id"]
+        for table, on in ((rewards, ["round", *place]), (advantages, place)):
+            rows = rows.join(table, on=on, how="left", validate="1:1", maintain_order="left")
+        kept = pl.when(known).then(pl.col("kept").fill_null(value=False))
+        return rows.with_columns(kept.alias("kept"))
 
     def evaluation(self) -> pl.DataFrame:
         """Return the table ``eval_results``: the figures of each checkpoint.
