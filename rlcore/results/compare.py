@@ -40,8 +40,10 @@ def differing_settings(runs: Sequence[Run]) -> list[RunDifference]:
         *(("data", stage, "sha256") for stage in READ if stage in stages),
     ]
     for part, stage, digest in digests:
-        values = tuple(_short(made, stage, digest) for made in manifests)
-        if _differ(values):
+        values = tuple(
+            getattr(made[stage], digest)[:DIGITS] if stage in made else None for made in manifests
+        )
+        if len({*values} - {None}) > 1:  # a stage that a run has not come to is no difference
             found.append(RunDifference(part, stage, values))
     inputs = [_inputs(run, made) for run, made in zip(runs, manifests, strict=True)]
     for url in dict.fromkeys(url for read in inputs for url in read):
@@ -71,15 +73,6 @@ def _manifests(run: Run) -> dict[str, Manifest]:
         if row.sha256 is not None
         and (manifest := run.store.peek(row.result_kind, row.result_key)) is not None
     }
-
-
-def _short(made: Mapping[str, Manifest], stage: str, digest: str) -> str | None:
-    return getattr(made[stage], digest)[:DIGITS] if stage in made else None
-
-
-def _differ(values: Sequence[str | None]) -> bool:
-    """Return whether two runs have different values; a stage that a run has not come to is none."""
-    return len({value for value in values if value is not None}) > 1
 
 
 def _inputs(run: Run, made: Mapping[str, Manifest]) -> dict[str, str]:
