@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,11 @@ def code_state(root: Path = ROOT) -> dict[str, Any]:
 
     An installed package has the commit that its installer recorded (PEP 610), if any.
     """
-    commit, dirty = _checkout(root)
+    (commit, dirty), (number, recorded) = _checkout(root), _installed()
     return {
-        "commit": commit or _installed_commit(),
+        "commit": commit or recorded,
         "dirty": dirty,
-        "version": _version(),
+        "version": number,
         "python": sys.version.split()[0],
         "libraries": [installed(library) for library in LIBRARIES],
     }
@@ -175,19 +175,14 @@ def _git(root: Path, *arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _installed_commit() -> str | None:
+def _installed() -> tuple[str | None, str | None]:
+    """Return version and commit of the installed package, None where unknown."""
     try:
-        recorded = distribution(DISTRIBUTION).read_text("direct_url.json")
+        ours = distribution(DISTRIBUTION)
     except PackageNotFoundError:
-        return None
-    return json.loads(recorded or "{}").get("vcs_info", {}).get("commit_id")
-
-
-def _version() -> str | None:
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return None
+        return None, None
+    recorded = json.loads(ours.read_text("direct_url.json") or "{}")
+    return ours.version, recorded.get("vcs_info", {}).get("commit_id")
 
 
 def _keep(
