@@ -65,12 +65,8 @@ def record_restart(store: ArtifactStore, row: RestartRecord, lineage: Lineage) -
     the newest counts (``rlcore.results.stage_rows``)."""
     restart = f"{row.flow_run_id}/{row.stage}/{row.number:04d}"
     key = following(store.keys(KIND, restart), restart)
-    store.put(KIND, key, tables={TABLE: restarts_frame([row])}, lineage=lineage)
-
-
-def restarts_frame(rows: list[RestartRecord]) -> pl.DataFrame:
-    """Return the rows as a table ``restarts``."""
-    return pl.DataFrame([asdict(row) for row in rows], schema=polars_schema(TABLE), orient="row")
+    frame = pl.DataFrame([asdict(row)], schema=polars_schema(TABLE))
+    store.put(KIND, key, tables={TABLE: frame}, lineage=lineage)
 
 
 def restarts_of(store: ArtifactReader, flow_run_id: str, stage: str = "") -> list[RestartRecord]:
