@@ -28,7 +28,7 @@ from rlcore.store.leases import Lease, LeaseError, held_keys, hold, pin, pinned
 from rlcore.store.local import LocalFiles
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.records import LEASES
-from rlcore.store.tables import TableFile, encode_table, remember_valid, schema_versions
+from rlcore.store.tables import TableFile, encode_table, schema_versions
 from rlcore.store.tombstones import FOLDER as PRUNED
 from rlcore.store.tombstones import SEPARATOR, encode, group_of
 from schemas.artifacts import ArtifactRef, FileEntry, Manifest
@@ -132,8 +132,6 @@ class ArtifactStore(ArtifactReader):
             if winner is None:
                 raise ArtifactError(f"{uri} is being written and removed by other processes; rerun")
             return winner
-        for name in tables:
-            remember_valid(name, entries[f"{name}.parquet"].sha256)
         return self._ref(manifest)
 
     def find_or_discard(

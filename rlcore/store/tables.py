@@ -29,9 +29,6 @@ _SHOWN_CHECKS = 5
 _SHOWN_ROWS = 3
 _SHOWN_CHARS = 80
 
-# (table, file sha256) pairs that this process has validated.
-_VALIDATED: set[tuple[str, str]] = set()
-
 _SCALARS: dict[DataTypeClass, pa.DataType] = {
     pl.String: pa.string(),
     pl.Boolean: pa.bool_(),
@@ -121,7 +118,7 @@ def _blocks(parts: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         yield pl.concat(held)
 
 
-def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
+def decode_table(name: str, path: Path, uri: str) -> pl.DataFrame:
     """Return the table in the Parquet file at ``path``, whose digest is already verified.
 
     Raises ArtifactError when it is not Parquet, has no or a newer schema version, or breaks its
@@ -136,23 +133,16 @@ def decode_table(name: str, path: Path, digest: str, uri: str) -> pl.DataFrame:
         raise damaged(uri, f"{where} is not a readable Parquet file ({first_line})") from None
     added = check_version(name, metadata.get("rlp.schema", ""), where, uri)
     frame = frame.with_columns(pl.lit(None, polars_schema(name)[c]).alias(c) for c in added)
-    if (name, digest) not in _VALIDATED:
-        try:
-            validate(name, frame)
-        except UserError as error:
-            raise damaged(uri, f"{where}: {error}") from None
-        remember_valid(name, digest)
+    try:
+        validate(name, frame)
+    except UserError as error:
+        raise damaged(uri, f"{where}: {error}") from None
     return frame
 
 
 def schema_versions(tables: Iterable[str]) -> dict[str, str]:
     """Return table -> ``name/vN`` of the contracts we write."""
     return {name: schema_version(name) for name in tables}
-
-
-def remember_valid(name: str, digest: str) -> None:
-    """Record that the table ``name`` in the file of this digest keeps its contract."""
-    _VALIDATED.add((name, digest))
 
 
 def validate(name: str, frame: pl.DataFrame) -> None:
