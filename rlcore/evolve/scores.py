@@ -1,22 +1,8 @@
 """What the answers of evolving were worth, once all are there: the only place that reads ground
-truths.
+truths. The metrics are those of ``docs/understand/evolve.md``.
 
-Metrics, with R = ``evolve.rounds``; shares of problems, with their intervals:
-
-    round-NN/policy_acc      the answer of round NN is right; a round without an answer is not
-    round-NN/verifier_acc    the vote says so of the answer: accepted where right, else rejected
-    round-NN/accepted        the vote accepts the answer
-    round-NN/answered        there is an answer
-    success/any_round        the answer of at least one round is right
-    success/last_round       that of the last round is
-    success/chosen           that which the memory ranks first after the last round is
-    independent/maj@R        the majority answer of R independent samples of the policy is right
-    independent/avg@R        mean share of right ones among these
-    independent/pass@R       at least one of these is right
-
-``success/any_round`` and ``pass@R`` choose by the ground truth; the others could be had without.
-Independent samples have the first round's prompt and as many retries. Answers that could not be
-scored are left out; ``verifier_acc`` and ``accepted`` are of the rounds with an answer.
+Answers that could not be scored are left out; ``verifier_acc`` and ``accepted`` are of the rounds
+with an answer.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
