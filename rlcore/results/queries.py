@@ -85,7 +85,7 @@ def selected(
             index = Index(connection, store)
             index.load(on_damage)
             views = Views(connection, index, on_damage)
-            views.create({token.name for token in tokens})
+            views.create({text.strip('"').lower() for _, text in tokens})
             index.save()
             _confine(connection, views.paths)
             yield connection.sql(sql)
@@ -102,33 +102,21 @@ def _confine(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> Non
     connection.execute("SET lock_configuration = true")
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A word or sign of a statement; ``start``: its first byte in UTF-8."""
-
-    start: int
-    text: str
-
-    @property
-    def name(self) -> str:
-        """The identifier that it is, as DuckDB compares them."""
-        return self.text.strip('"').lower()
-
-
-def _tokens(sql: str) -> list[_Token]:
-    """Return the tokens of ``sql``, string constants and comments left out."""
+def _tokens(sql: str) -> list[tuple[int, str]]:
+    """Return the words and signs of ``sql`` with the first byte of each in UTF-8, string constants
+    and comments left out."""
     content, found = sql.encode(), duckdb.tokenize(sql)
     starts = [*(start for start, _ in found), len(content)]
     left_out = (duckdb.token_type.string_const, duckdb.token_type.comment)
     return [
-        _Token(start, content[start:end].decode().strip())
+        (start, content[start:end].decode().strip())
         for (start, kind), end in zip(found, starts[1:], strict=True)
         if kind not in left_out
     ]
 
 
 def _refuse_other_than_one_select(
-    connection: duckdb.DuckDBPyConnection, sql: str, tokens: Sequence[_Token]
+    connection: duckdb.DuckDBPyConnection, sql: str, tokens: Sequence[tuple[int, str]]
 ) -> None:
     kinds = [statement.type for statement in connection.extract_statements(sql)]
     if kinds == [duckdb.StatementType.SELECT]:
@@ -139,7 +127,7 @@ def _refuse_other_than_one_select(
         raise refused
     # DuckDB splits what holds a PIVOT into several statements, be it a SELECT or a COPY that would
     # write into the store. In brackets the grammar allows a SELECT only.
-    end = next((token.start for token in tokens if token.text == ";"), None)
+    end = next((start for start, text in tokens if text == ";"), None)
     try:
         connection.extract_statements(f"FROM ({sql.encode()[:end].decode()}\n)")
     except duckdb.ParserException:
