@@ -28,11 +28,12 @@ from rlcore.store.leases import Lease, LeaseError, held_keys, hold, pin, pinned
 from rlcore.store.local import LocalFiles
 from rlcore.store.reader import ArtifactReader
 from rlcore.store.records import LEASES
-from rlcore.store.tables import TableFile, encode_table, schema_versions
+from rlcore.store.tables import TableFile, encode_table
 from rlcore.store.tombstones import FOLDER as PRUNED
 from rlcore.store.tombstones import SEPARATOR, encode, group_of
 from schemas.artifacts import ArtifactRef, FileEntry, Manifest
 from schemas.errors import UserError
+from schemas.table_list import schema_version
 
 __all__ = ["ArtifactError", "ArtifactStore", "DamagedArtifact", "LeaseError", "Lineage"]
 
@@ -241,7 +242,7 @@ def _manifest(
             name: table.rows if isinstance(table, TableFile) else table.height
             for name, table in tables.items()
         },
-        schema_versions=schema_versions(tables),
+        schema_versions={name: schema_version(name) for name in tables},
         recipe_digest=lineage.recipe_digest,
         code_fingerprint=lineage.code_fingerprint,
         parents=dict(lineage.parents),

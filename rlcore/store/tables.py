@@ -45,29 +45,26 @@ def encode_table(name: str, frame: pl.DataFrame, kind: str) -> bytes:
     Raises UserError naming the table, column, check and first bad rows.
     """
     validate(name, frame)
-    schema = _file_schema(name, kind)
     sink = io.BytesIO()
-    with _writer(sink, schema) as writer:
-        _write_groups(writer, schema, frame)
+    with _writer(sink, name, kind) as writer:
+        _write_groups(writer, frame)
     return sink.getvalue()
 
 
-def _file_schema(name: str, kind: str) -> pa.Schema:
-    return arrow_schema(name).with_metadata({"rlp.kind": kind, "rlp.schema": schema_version(name)})
-
-
-def _writer(where: io.BytesIO | Path, schema: pa.Schema) -> pq.ParquetWriter:
+def _writer(where: io.BytesIO | Path, name: str, kind: str) -> pq.ParquetWriter:
+    about = {"rlp.kind": kind, "rlp.schema": schema_version(name)}
+    schema = arrow_schema(name).with_metadata(about)
     # Dictionaries are for words that repeat: one of numbers takes longer and makes larger files.
     words: Any = [field.name for field in schema if pa.types.is_string(field.type)]
     return pq.ParquetWriter(where, schema, compression="zstd", use_dictionary=words)
 
 
-def _write_groups(writer: pq.ParquetWriter, schema: pa.Schema, frame: pl.DataFrame) -> None:
+def _write_groups(writer: pq.ParquetWriter, frame: pl.DataFrame) -> None:
     # One chunk per column, so that the pages do not depend on how the frame was assembled.
-    frame = frame.select(schema.names).rechunk()
+    frame = frame.select(writer.schema.names).rechunk()
     for start in range(0, max(frame.height, 1), ROW_GROUP_ROWS):
         part = frame.slice(start, ROW_GROUP_ROWS).to_arrow()
-        writer.write_table(part.cast(schema), row_group_size=ROW_GROUP_ROWS)
+        writer.write_table(part.cast(writer.schema), row_group_size=ROW_GROUP_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +82,12 @@ def write_table(name: str, path: Path, parts: Iterable[pl.DataFrame], kind: str)
     Some ``_BLOCK_ROWS`` rows are held, and 8 bytes of each before. Raises UserError as
     ``encode_table`` does.
     """
-    schema, rows = _file_schema(name, kind), 0
-    columns = _contract(name).columns.items()
+    rows, columns = 0, _contract(name).columns.items()
     seen: dict[str, list[np.ndarray]] = {column: [] for column, spec in columns if spec.unique}
-    with _writer(path, schema) as writer:
+    with _writer(path, name, kind) as writer:
         for block in _blocks(parts):
             validate(name, block)
-            _write_groups(writer, schema, block)
+            _write_groups(writer, block)
             for column, hashes in seen.items():
                 hashes.append(block[column].hash().to_numpy())
             rows += block.height
@@ -138,11 +134,6 @@ def decode_table(name: str, path: Path, uri: str) -> pl.DataFrame:
     except UserError as error:
         raise damaged(uri, f"{where}: {error}") from None
     return frame
-
-
-def schema_versions(tables: Iterable[str]) -> dict[str, str]:
-    """Return table -> ``name/vN`` of the contracts we write."""
-    return {name: schema_version(name) for name in tables}
 
 
 def validate(name: str, frame: pl.DataFrame) -> None:
