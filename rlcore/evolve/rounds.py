@@ -3,7 +3,7 @@ store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 
 import polars as pl
 
@@ -148,7 +148,7 @@ class Evolution:
         self.samples: list[pl.DataFrame] = []
         self.parents: dict[str, ArtifactRef] = {}
         self._store, self._key, self._lineage = store, key, lineage
-        self._problems, self._start, self._log = problems, start, log
+        self._problems, self._agents, self._log = problems, cache(start), log
 
     def round(self, number: int) -> ArtifactRef:
         """Return round ``number``, played with the memory of the rounds before it unless it
@@ -161,7 +161,7 @@ class Evolution:
             self._store.discard(ref.kind, ref.key)
             ref = None
         if ref is None:
-            one = play_round(number, self._problems, remembered(self.rounds), self._agents)
+            one = play_round(number, self._problems, remembered(self.rounds), self._agents())
             tables = {ANSWERS: one.answers, VERDICTS: one.verdicts}
             ref = self._put(ROUNDS, number, tables, {} if last is None else {BEFORE: last})
         tables = (self._store.table(ref, name) for name in (ANSWERS, VERDICTS))
@@ -175,15 +175,11 @@ class Evolution:
         assert number == len(self.samples) + 1, "a sample comes after the one before it"
         ref = self._find(SAMPLES, number)
         if ref is None:
-            drawn = draw_independent(number, self._problems, self._agents)
+            drawn = draw_independent(number, self._problems, self._agents())
             ref = self._put(SAMPLES, number, {ANSWERS: drawn}, {})
         self.samples.append(self._store.table(ref, ANSWERS))
         self.parents[f"sample-{number:03d}"] = ref
         return ref
-
-    @cached_property
-    def _agents(self) -> Agents:
-        return self._start()
 
     def _follows(self, ref: ArtifactRef, last: ArtifactRef | None) -> bool:
         """Return whether the round ``ref`` was played after ``last``; another machine, which made
