@@ -4,9 +4,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlcore.store.user_modules import check_module, function_of, import_module
+from rlcore.store.user_modules import check_module, import_function
 from schemas.errors import UserError, did_you_mean
-from schemas.names import split_function
 
 
 def resolve(name: str, builtin: Mapping[str, Callable[..., Any]], where: str) -> Callable[..., Any]:
@@ -17,8 +16,7 @@ def resolve(name: str, builtin: Mapping[str, Callable[..., Any]], where: str) ->
     """
     if ":" in name:
         check_module(name, where)
-        module, function = split_function(name)
-        return function_of(import_module(module, name, where), function, name, where)
+        return import_function(name, where)
     if name not in builtin:
         raise UserError(
             f"{where} = '{name}' is unknown; use one of {', '.join(builtin)}, or"

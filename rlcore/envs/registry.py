@@ -11,7 +11,7 @@ from typing import Any
 
 from rlcore.envs.tools import ToolEnvironment, schemas_of
 from rlcore.envs.types import Environment
-from rlcore.store.user_modules import check_module, function_of, import_module
+from rlcore.store.user_modules import check_module, import_function
 from schemas.environment import MCP
 from schemas.errors import UserError, did_you_mean
 from schemas.names import is_file, split_function
@@ -48,8 +48,7 @@ class Kind:
         options, or is no environment."""
         check_name(name)
         target = BUILTIN.get(name, name)
-        module, found = split_function(target)
-        loaded = function_of(import_module(module, target, PATH), found, target, PATH)
+        loaded, found = import_function(target, PATH), split_function(target)[1]
         if not inspect.isclass(loaded):
             raise UserError(f"{PATH} = {name!r} is a function, not a class; name a class")
         try:

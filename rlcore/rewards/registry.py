@@ -29,7 +29,7 @@ from rlcore.rewards.types import Failure, Reward, RewardRow, Scorer
 from rlcore.sandbox.probe import find_sandbox
 from rlcore.store.fingerprint import module_digest
 from rlcore.store.inputs import Found, Read
-from rlcore.store.user_modules import check_module, find_module, function_of, import_module
+from rlcore.store.user_modules import check_module, find_module, import_function
 from rlcore.store.versions import VERSIONS, code_digest
 from schemas.errors import UserError, did_you_mean
 from schemas.names import (
@@ -241,9 +241,7 @@ def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
 
 
 def _user_function(name: str, options: Mapping[str, Any], path: str, batch: bool) -> Function:
-    module_name, function_name = split_function(name)
-    module = import_module(module_name, name, f"{path}.name")
-    function = function_of(module, function_name, name, f"{path}.name")
+    function = import_function(name, f"{path}.name")
     is_async = is_coroutine_function(function)
     if batch:
         check_batch(function, options, name, path)

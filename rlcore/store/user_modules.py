@@ -163,12 +163,11 @@ def _is_theirs(filename: str) -> bool:
     return not machinery and not any(Path(filename).is_relative_to(folder) for folder in _OURS)
 
 
-def function_of(module: ModuleType, function: str, name: str, path: str) -> Callable[..., Any]:
-    """Return the function ``name`` of the user's imported ``module``.
-
-    Raises UserError when it has none of that name, or something that cannot be called.
-    """
-    names = vars(module)
+def import_function(name: str, path: str) -> Callable[..., Any]:
+    """Return the user's function ``name``, imported here. Raises UserError as ``import_module``,
+    and when the module has none of that name, or something that cannot be called."""
+    module, function = split_function(name)
+    names = vars(import_module(module, name, path))
     found = names.get(function)
     if callable(found):
         return found
@@ -176,8 +175,7 @@ def function_of(module: ModuleType, function: str, name: str, path: str) -> Call
         kind = type(found).__name__
         raise UserError(f"{path} = {name!r} is of type {kind}, not a function; name a function")
     near = did_you_mean(function, names)
-    where = split_function(name)[0]
-    raise UserError(f"{path} = {name!r}: {where} has no {function}(){near}")
+    raise UserError(f"{path} = {name!r}: {module} has no {function}(){near}")
 
 
 def _is_machinery(filename: str) -> bool:
