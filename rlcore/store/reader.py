@@ -156,7 +156,15 @@ class ArtifactReader:
             return manifest
         if (pruned := self.pruned.of(ref)) is not None:
             raise PrunedArtifact(uri, pruned)
-        raise _not_there(uri, manifest, ref)
+        if manifest is None:
+            raise ArtifactError(
+                f"{uri} is not in the store (its manifest is missing). "
+                "Rerun the pipeline: the stage that wrote it will be run again."
+            )
+        raise ArtifactError(
+            f"{uri} holds content {manifest.sha256[:12]}... where {ref.sha256[:12]}... "
+            "was requested: it has been written again since. Rerun the pipeline."
+        )
 
     def manifests(
         self,
@@ -239,15 +247,3 @@ class ArtifactReader:
 
     def _ref(self, manifest: Manifest) -> ArtifactRef:
         return manifest.ref(self._files.uri(location(manifest.kind, manifest.key)))
-
-
-def _not_there(uri: str, found: Manifest | None, asked: ArtifactRef) -> ArtifactError:
-    if found is None:
-        return ArtifactError(
-            f"{uri} is not in the store (its manifest is missing). "
-            "Rerun the pipeline: the stage that wrote it will be run again."
-        )
-    return ArtifactError(
-        f"{uri} holds content {found.sha256[:12]}... where {asked.sha256[:12]}... "
-        "was requested: it has been written again since. Rerun the pipeline."
-    )
