@@ -78,13 +78,10 @@ class RemoteFiles:
         size, ETag (of the content) and time; "" where it gives neither of these two."""
         found: dict[str, str] = {}
         for kind in self.kinds():
-            top = self._path(kind)
-            with self._translate_errors(f"list {self.uri(kind)}"):
-                listing = self._fs.find(top, detail=True)
-            for path, info in listing.items():
+            for path, info in self._find(kind).items():
                 folder, name = posixpath.split(path)
                 if name == MANIFEST:
-                    location = f"{kind}/{posixpath.relpath(folder, top)}"
+                    location = f"{kind}/{posixpath.relpath(folder, self._path(kind))}"
                     found[location] = _listed_stamp(info)
         return found
 
@@ -99,10 +96,7 @@ class RemoteFiles:
 
     def listing(self, location: str) -> dict[str, int]:
         """Return relative path -> bytes of everything in the artifact but its manifest."""
-        top = self._path(location)
-        with self._translate_errors(f"list {self.uri(location)}"):
-            self._fs.invalidate_cache()
-            found = self._fs.find(top, detail=True)
+        top, found = self._path(location), self._find(location)
         sizes = {posixpath.relpath(path, top): int(info["size"]) for path, info in found.items()}
         sizes.pop(MANIFEST, None)
         return sizes
@@ -144,13 +138,9 @@ class RemoteFiles:
 
     def locations(self, kind: str, prefix: str) -> Iterator[str]:
         """Yield the keys of ``kind`` that start with ``prefix`` and have a manifest, unsorted."""
-        top = self._path(kind)
-        with self._translate_errors(f"list {self.uri(kind)}"):
-            self._fs.invalidate_cache()
-            found = self._fs.find(posixpath.join(top, prefix.rpartition("/")[0]).rstrip("/"))
-        for path in found:
+        for path in self._find(kind, prefix.rpartition("/")[0]):
             folder, name = posixpath.split(path)
-            key = posixpath.relpath(folder, top)
+            key = posixpath.relpath(folder, self._path(kind))
             if name == MANIFEST and key.startswith(prefix):
                 yield key
 
@@ -162,12 +152,9 @@ class RemoteFiles:
                 found = self._fs.ls(self._top, detail=True)
             except FileNotFoundError:
                 return []
-        return sorted(
-            posixpath.basename(info["name"].rstrip("/"))
-            for info in found
-            if info["type"] == "directory"
-            and not posixpath.basename(info["name"].rstrip("/")).startswith(".")
-        )
+        folders = (info["name"].rstrip("/") for info in found if info["type"] == "directory")
+        names = (posixpath.basename(folder) for folder in folders)
+        return sorted(name for name in names if not name.startswith("."))
 
     def records(self, folder: str) -> RemoteRecords:
         """Return the documents in a folder of the store."""
@@ -218,11 +205,14 @@ class RemoteFiles:
     def leftovers(self, kind: str) -> dict[str, int]:
         """Return location -> bytes of folders of ``kind`` with files and without a manifest at or
         above: what a removal or an upload that was killed left."""
-        top = self._path(kind)
-        with self._translate_errors(f"list {self.uri(kind)}"):
+        return _without_manifest(self._find(kind), self._path(kind))
+
+    def _find(self, location: str, folder: str = "") -> dict[str, dict[str, Any]]:
+        """Return what is listed now of the files below ``folder`` of a location, by path."""
+        top = posixpath.join(self._path(location), folder).rstrip("/")
+        with self._translate_errors(f"list {self.uri(location)}"):
             self._fs.invalidate_cache()
-            listing = self._fs.find(top, detail=True)
-        return _without_manifest(listing, top)
+            return self._fs.find(top, detail=True)
 
     def _path(self, *parts: str) -> str:
         return "/".join([self._top.rstrip("/"), *parts])
