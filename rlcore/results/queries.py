@@ -87,19 +87,15 @@ def selected(
             views = Views(connection, index, on_damage)
             views.create({text.strip('"').lower() for _, text in tokens})
             index.save()
-            _confine(connection, views.paths)
+            # From here on it reads these files and no other.
+            connection.execute(f"SET allowed_paths = [{constants(views.paths)}]")
+            connection.execute("SET enable_external_access = false")
+            connection.execute("SET lock_configuration = true")
             yield connection.sql(sql)
         except duckdb.Error as error:
             raise UserError(
                 f"the query failed: {reason_of(error)}; views: {', '.join(NAMES)}"
             ) from None
-
-
-def _confine(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> None:
-    """Let the connection read ``paths`` and no other file, for good."""
-    connection.execute(f"SET allowed_paths = [{constants(paths)}]")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
 
 
 def _tokens(sql: str) -> list[tuple[int, str]]:
