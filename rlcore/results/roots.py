@@ -113,7 +113,12 @@ def find_roots(
     """
     groups = by_group(known)
     held = store.being_written()
-    roots = [*_champions(known, keep_champions), *_pins(known)]
+    roots = _champions(known, keep_champions)
+    roots += [
+        Root(f"pin {manifest.key}", frozenset([manifest.key]))
+        for manifest in known.values()
+        if manifest.kind == PINS
+    ]
     roots += [root_of(run, groups) for run in _kept(runs, keep_runs, held)]
     roots += [
         Root(f"in use: {key}", frozenset(groups[key]), frozenset([key]))
@@ -176,11 +181,3 @@ def _champions(known: Mapping[str, Manifest], count: int | None) -> list[Root]:
             places = frozenset(f"{ref.kind}/{ref.key}" for ref in exports)
             roots.append(Root(f"champion {name}/{number}", places))
     return roots
-
-
-def _pins(known: Mapping[str, Manifest]) -> list[Root]:
-    return [
-        Root(f"pin {manifest.key}", frozenset([manifest.key]))
-        for place, manifest in known.items()
-        if place.startswith(f"{PINS}/")
-    ]
