@@ -1,39 +1,28 @@
 """Whether the files of a model directory are sound: whole, of one model, and trainable.
 
-Without torch, which takes a process that needs no more of it seconds to import.
+torch is imported where values are read, so that false headers are found without it.
 """
 
-import math
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from rlcore.models.files import read_json
 from rlcore.models.weight_files import StoredTensor, refuse_pointer, stored_tensors
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from rlcore.models.tokenizer import ChatTokenizer
 
-# By the format's dtype: its bits as an integer, and those of the exponent, which are all set in
-# infinities and NaN alone (IEEE 754).
-_FLOATS = {
-    "F64": (np.uint64, 0x7FF0_0000_0000_0000),
-    "F32": (np.uint32, 0x7F80_0000),
-    "F16": (np.uint16, 0x7C00),
-    "BF16": (np.uint16, 0x7F80),
-}
+_FLOATS = ("F64", "F32", "F16", "BF16")  # the format's dtypes that are trained
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 _HEADS = ("lm_head.weight", "embed_out.weight")
 _OF_OTHER_SENSES = {
     f"{mark}_token" for mark in ("image", "boi", "eoi", "audio", "boa", "eoa", "video")
 }
 _MASK = "masked_bias"  # a constant of GPT-NeoX's and GPT-J's code: -1e9, which is -inf in float16
-_PIECE = 2**22  # bytes that are looked at together: they stay in a core's cache
 
 
 def check_companions(files: Iterable[Path]) -> None:
@@ -91,7 +80,7 @@ def _check_tied(
     head = next((head for head in _HEADS if head in tensors), None)
     if head is None or not _is_tied(config, directory):
         return
-    if not _equal(embedding, tensors[head]):
+    if not _equal(name, embedding, head, tensors[head]):
         raise UserError(
             f"model.path = '{directory}' has tie_word_embeddings = true and an '{head}' that is not"
             f" '{name}', and loaders differ in which they use; set tie_word_embeddings to false in"
@@ -99,11 +88,20 @@ def _check_tied(
         )
 
 
-def _equal(one: StoredTensor, other: StoredTensor) -> bool:
+def _equal(name: str, one: StoredTensor, head: str, other: StoredTensor) -> bool:
+    import torch
+
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
-    pairs = zip(_pieces(one), _pieces(other), strict=True)
-    return all(np.array_equal(a, b) for a, b in pairs)
+    # Bits: NaN differs from itself.
+    return torch.equal(*(_values(*each).view(torch.uint8) for each in ((name, one), (head, other))))
+
+
+def _values(name: str, tensor: StoredTensor) -> "torch.Tensor":
+    from safetensors import safe_open
+
+    with safe_open(tensor.file, framework="pt") as opened:
+        return opened.get_tensor(name)
 
 
 def _is_tied(config: Mapping[str, Any], directory: Path) -> bool:
@@ -128,37 +126,20 @@ def _text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def check_finite(directory: Path) -> None:
     """Raise ``UserError`` naming the first of the weights that holds NaN or an infinity.
 
-    Reads every value, on all cores. Raises as ``stored_tensors``, too.
+    Reads every value. Raises as ``stored_tensors``, too.
     """
-    tensors = {
-        name: tensor
-        for name, tensor in stored_tensors(directory).items()
-        if tensor.dtype in _FLOATS and not name.endswith(_MASK)
-    }
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        counts = pool.map(_count_not_finite, tensors.values())
-        for (name, tensor), count in zip(tensors.items(), counts, strict=True):
-            if count:
-                raise UserError(
-                    f"weights file {tensor.file}: '{name}' holds NaN or infinity in {count:,} of"
-                    f" its {math.prod(tensor.shape):,} values; fetch or save the model again"
-                )
-
-
-def _count_not_finite(tensor: StoredTensor) -> int:
-    kind, exponent = _FLOATS[tensor.dtype]
-    mask = kind(exponent)
-    return sum(
-        int(np.count_nonzero((piece.view(kind) & mask) == mask)) for piece in _pieces(tensor)
-    )
-
-
-def _pieces(tensor: StoredTensor) -> Iterator[np.ndarray]:
-    """Yield the bytes of ``tensor``, a few MiB each."""
-    with tensor.file.open("rb") as stream:
-        stream.seek(tensor.start)
-        for begin in range(0, tensor.num_bytes, _PIECE):
-            yield np.fromfile(stream, np.uint8, min(_PIECE, tensor.num_bytes - begin))
+    for name, tensor in stored_tensors(directory).items():
+        if tensor.dtype not in _FLOATS or name.endswith(_MASK) or 0 in tensor.shape:
+            continue
+        values = _values(name, tensor)
+        # Both ends are NaN where any value is; counting takes ten times as long.
+        if all(end.isfinite() for end in values.aminmax()):
+            continue
+        count = int((~values.isfinite()).sum())
+        raise UserError(
+            f"weights file {tensor.file}: '{name}' holds NaN or infinity in {count:,} of its"
+            f" {values.numel():,} values; fetch or save the model again"
+        )
 
 
 def check_tokenizer_fits(

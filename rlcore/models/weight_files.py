@@ -7,7 +7,6 @@ Read without torch and without any weights.
 import json
 import os
 import re
-import struct
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,14 +32,11 @@ _AGAIN = "fetch or save the model again"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of a file. ``dtype``: the format's name of it, such as ``BF16``; ``start``: the byte
-    of the file at which it begins."""
+    """A tensor of a file. ``dtype``: the format's name of it, such as ``BF16``."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
-    start: int
-    num_bytes: int
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -136,23 +132,17 @@ def _header(file: Path) -> dict[str, StoredTensor]:
 
     refuse_pointer(file)
     try:
-        with safe_open(file, framework="np"):
-            pass
+        with safe_open(file, framework="np") as opened:
+            held = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:  # untrusted input: name the file
         raise UserError(
             f"weights file {file} is not a readable safetensors file ({file.stat().st_size:,}"
             f" bytes: {error}); {_AGAIN}"
         ) from None
-    with file.open("rb") as stream:
-        (length,) = struct.unpack("<Q", stream.read(8))
-        header = json.loads(stream.read(length))
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        shape = tuple(entry["shape"])
-        tensors[name] = StoredTensor(file, entry["dtype"], shape, 8 + length + begin, end - begin)
-    return tensors
+    return {
+        name: StoredTensor(file, each.get_dtype(), tuple(each.get_shape()))
+        for name, each in held.items()
+    }
 
 
 def refuse_pointer(file: Path) -> None:

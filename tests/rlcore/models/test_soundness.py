@@ -265,8 +265,7 @@ def test_large_weights_are_read_where_they_are_copied(sound: Path, tmp_path: Pat
     assert not (tmp_path / "copy").exists()
 
 
-def test_values_are_found_in_every_piece_of_a_tensor(tmp_path: Path) -> None:
-    """Tensors are read a few MiB at a time."""
+def test_every_value_of_a_tensor_is_counted(tmp_path: Path) -> None:
     shape = FromScratch(vocab_size=300)
     section = ModelSection(from_scratch=shape, max_tokens=64)
     build_base_model(section, tmp_path, texts=TEXTS, seed=0)

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from rlcore.models.weight_files import stored_tensors, weight_files
 
 
-def test_a_tensor_is_where_its_header_says(tmp_path: Path) -> None:
+def test_a_tensor_is_what_its_header_says(tmp_path: Path) -> None:
     state = {
         "a": torch.arange(6, dtype=torch.float32).reshape(2, 3),
         "b": torch.ones(4, dtype=torch.bfloat16),
@@ -19,11 +18,8 @@ def test_a_tensor_is_where_its_header_says(tmp_path: Path) -> None:
     (tmp_path / "model.fp16.safetensors").write_bytes(b"a variant")
     assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
     found = stored_tensors(tmp_path)
-    assert {name: (t.dtype, t.shape, t.num_bytes) for name, t in found.items()} == {
-        "a": ("F32", (2, 3), 24),
-        "b": ("BF16", (4,), 8),
-        "c": ("I64", (0,), 0),
+    assert {name: (t.dtype, t.shape) for name, t in found.items()} == {
+        "a": ("F32", (2, 3)),
+        "b": ("BF16", (4,)),
+        "c": ("I64", (0,)),
     }
-    content = (tmp_path / "model.safetensors").read_bytes()
-    read = np.frombuffer(content, np.float32, count=6, offset=found["a"].start)
-    assert read.tolist() == state["a"].flatten().tolist()
