@@ -4,7 +4,7 @@ model and tokenizer loaded."""
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +29,12 @@ from rlcore.models.soundness import (
 )
 from rlcore.models.stop_tokens import Stops, check_generation, check_id, record_stops, stops_of
 from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
-from rlcore.models.weight_names import has_file_names, write_file_names
+from rlcore.models.weight_names import (
+    empty_model,
+    file_shapes,
+    has_file_names,
+    write_file_names,
+)
 from rlcore.store.limits import within, within_memory
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
@@ -84,44 +89,18 @@ def write_scratch(
     import torch
     from safetensors.torch import save_file
 
-    weights = {
-        name: torch.from_numpy(array).to(getattr(torch, dtype))
-        for name, array in _weights(shape, vocab_size, pad, seed)
-    }
-    save_file(weights, target / "model.safetensors", {"format": "pt"})
-
-
-def _weights(
-    shape: FromScratch, vocab_size: int, pad: int, seed: int
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield name and value, float32, of each weight."""
     generator = np.random.default_rng(seed)
-    hidden, feed = shape.hidden_size, shape.intermediate_size
-    keys = hidden // shape.num_heads * shape.num_kv_heads
-
-    def drawn(rows: int, columns: int) -> np.ndarray:
-        return STD * generator.standard_normal((rows, columns), dtype=np.float32)
-
-    def ones() -> np.ndarray:
-        return np.ones(hidden, dtype=np.float32)
-
-    embeddings = drawn(vocab_size, hidden)
-    embeddings[pad] = 0.0
-    yield "model.embed_tokens.weight", embeddings
-    for layer in range(shape.num_layers):
-        name = f"model.layers.{layer}"
-        yield f"{name}.input_layernorm.weight", ones()
-        for part, size in {"q": hidden, "k": keys, "v": keys}.items():
-            yield f"{name}.self_attn.{part}_proj.weight", drawn(size, hidden)
-            yield f"{name}.self_attn.{part}_proj.bias", np.zeros(size, dtype=np.float32)
-        yield f"{name}.self_attn.o_proj.weight", drawn(hidden, hidden)
-        yield f"{name}.post_attention_layernorm.weight", ones()
-        yield f"{name}.mlp.gate_proj.weight", drawn(feed, hidden)
-        yield f"{name}.mlp.up_proj.weight", drawn(feed, hidden)
-        yield f"{name}.mlp.down_proj.weight", drawn(hidden, feed)
-    yield "model.norm.weight", ones()
-    if not shape.tie_word_embeddings:
-        yield "lm_head.weight", drawn(vocab_size, hidden)
+    weights = {}
+    # In the order of the class's modules, which the draws depend on.
+    for name, sizes in file_shapes(empty_model(target)).items():
+        if len(sizes) == 1:
+            values = np.full(sizes, 0.0 if name.endswith(".bias") else 1.0, dtype=np.float32)
+        else:
+            values = STD * generator.standard_normal(sizes, dtype=np.float32)
+        if name == "model.embed_tokens.weight":
+            values[pad] = 0.0
+        weights[name] = torch.from_numpy(values).to(getattr(torch, dtype))
+    save_file(weights, target / "model.safetensors", {"format": "pt"})
 
 
 def load_pretrained(directory: Path) -> "tuple[PreTrainedModel, ChatTokenizer]":
