@@ -7,15 +7,19 @@ the third without a word.
 """
 
 import hashlib
-import json
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.models.files import CODE_FILES, TOKENIZER_FILES, read_config, with_dtype
-from rlcore.models.stop_tokens import GENERATION, Stops, make_sampling_consistent, stops_of
+from rlcore.models.files import copy_tokenizer, read_config, read_json, with_dtype, write_json
+from rlcore.models.stop_tokens import (
+    GENERATION,
+    Stops,
+    make_sampling_consistent,
+    read_generation,
+    stops_of,
+)
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.models.weight_digest import state_digest
 from rlcore.models.weight_names import file_state
@@ -39,23 +43,21 @@ def keep_form(policy_dir: Path, target: Path, *, dtype: str, trust_remote_code: 
     ``dtype``: of the weights in ``target``. Of its generation_config.json, which may hold what the
     base's lacked, only the version of transformers is the base's.
     """
-    for pattern in (*TOKENIZER_FILES, *(CODE_FILES if trust_remote_code else ())):
-        for file in policy_dir.glob(pattern):
-            if file.is_file() and file.name != GENERATION:
-                shutil.copyfile(file, target / file.name)
-    _write(target / CONFIG, with_dtype(read_config(policy_dir), dtype))
-    written = _read(target / GENERATION)
+    written = read_generation(target)  # before the policy's takes its place
+    copy_tokenizer(policy_dir, target, trust_remote_code=trust_remote_code)
+    write_json(target / CONFIG, with_dtype(read_config(policy_dir), dtype))
     if written:
         written.pop("transformers_version", None)
-        before = _read(policy_dir / GENERATION)
+        before = read_generation(policy_dir)
         kept = {k: v for k, v in before.items() if k in written or k == "transformers_version"}
-        _write(target / GENERATION, {**kept, **written})
+        write_json(target / GENERATION, {**kept, **written})
 
 
 def needed_transformers(directory: Path) -> str:
     """Return the oldest release of transformers that reads ``directory``, as far as its files say:
     5.0 where they have a form of it, else the one that wrote config.json, at least ``OLDEST``."""
-    config, tokenizer = read_config(directory), _read(directory / TOKENIZER)
+    config, file = read_config(directory), directory / TOKENIZER
+    tokenizer = read_json(file) if file.is_file() else {}
     parts = [config, *(part for part in config.values() if isinstance(part, dict))]
     of_5 = (
         tokenizer.get("tokenizer_class") in _BACKENDS
@@ -66,14 +68,6 @@ def needed_transformers(directory: Path) -> str:
     wrote = (int(said[1]), int(said[2])) if said else OLDEST
     major, minor = max(OLDEST, wrote, (5, 0) if of_5 else OLDEST)
     return f"{major}.{minor}"
-
-
-def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
-def _write(file: Path, content: dict[str, Any]) -> None:
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 SHARD_SIZE = "5GB"  # the hub's convention
@@ -140,12 +134,7 @@ def write_verified(
     source_tokenizer = load_tokenizer(policy_dir, trust_remote_code=trust_remote_code)
     stops = stops_of(policy_dir, source_tokenizer)
     _save(source, target, stops)
-    keep_form(
-        policy_dir,
-        target,
-        dtype=_short(source.dtype),
-        trust_remote_code=trust_remote_code,
-    )
+    keep_form(policy_dir, target, dtype=_short(source.dtype), trust_remote_code=trust_remote_code)
     written = load_policy(target, "auto", trust_remote_code)
     written_tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
     digest = _same("weights", _digest(source), _digest(written), target)

@@ -5,7 +5,6 @@ from the untouched ``W`` each time: what is added is never subtracted, so that t
 bits (in bfloat16 ``(W + D) - D`` is not ``W``).
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlcore.models.files import read_json, write_json
 from rlcore.models.weight_digest import canonical_names
 from rlcore.models.weight_names import empty_model
 from schemas.errors import UserError, did_you_mean
@@ -170,8 +170,9 @@ def adapter_off(lm: "PreTrainedModel") -> Iterator[None]:
     is under way.
     """
     import torch
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
-    layers = list(_layers(lm))
+    layers: list[Any] = [module for module in lm.modules() if isinstance(module, BaseTunerLayer)]
     for layer in layers:
         layer._disable_adapters = True
     try:
@@ -225,14 +226,14 @@ def adapter_base_of(directory: Path) -> str | None:
     file = directory / CONFIG_FILE
     if not file.is_file():
         return None
-    return json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    return read_json(file)["base_model_name_or_path"]
 
 
 def read_adapter(directory: Path) -> "tuple[dict[str, torch.Tensor], float]":
     """Return the factors of an adapter in peft's form, by name in the file, and its scale."""
     from safetensors.torch import load_file
 
-    config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+    config = read_json(directory / CONFIG_FILE)
     rank, alpha = config["r"], config["lora_alpha"]
     scale = alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
     return load_file(directory / WEIGHTS_FILE), scale
@@ -256,13 +257,6 @@ def _write(
         "bias": "none",
         "target_modules": sorted({module.rpartition(".")[2] for module in modules}),
     }
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    (target / CONFIG_FILE).write_text(text, encoding="utf-8")
+    write_json(target / CONFIG_FILE, config, sort_keys=True)
     tensors = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
     save_file(tensors, target / WEIGHTS_FILE, metadata={"format": "pt"})
-
-
-def _layers(lm: "PreTrainedModel") -> Iterator[Any]:
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    return (module for module in lm.modules() if isinstance(module, BaseTunerLayer))

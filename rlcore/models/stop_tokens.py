@@ -5,13 +5,12 @@ A model that chats often has several: the tokenizer's EOS ends a document, anoth
 a third one a call of a tool. Whoever samples takes all of them.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlcore.models.files import read_config, read_json
+from rlcore.models.files import read_config, read_json, write_json
 from rlcore.models.tokenizer import eos_token_id, special_tokens
 from schemas.errors import UserError
 
@@ -72,10 +71,7 @@ def make_sampling_consistent(config: "GenerationConfig") -> None:
 PLACEHOLDER = "PLACEHOLDER"
 BY_TOKENIZER = "the tokenizer's eos_token"
 BY_TEMPLATE = "the chat template's end of an assistant turn"
-OPENING = [
-    {"role": "user", "content": "?"},
-    {"role": "assistant", "content": PLACEHOLDER},
-]
+OPENING = [{"role": "user", "content": "?"}, {"role": "assistant", "content": PLACEHOLDER}]
 _NEXT = [{"role": "user", "content": "?"}]
 NEVER_CLOSES = (
     "the chat template never writes a stop token behind an assistant turn, so no answer that is"
@@ -162,8 +158,7 @@ def record_stops(directory: Path, stops: Stops) -> None:
     before = values.get("eos_token_id")
     values["eos_token_id"] = stops.added_to(before)
     if values["eos_token_id"] != before:
-        text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-        (directory / GENERATION).write_text(text, encoding="utf-8")
+        write_json(directory / GENERATION, values)
 
 
 def closing_token(tokenizer: "ChatTokenizer") -> str | None:
