@@ -73,8 +73,7 @@ def sequence_token_ratio(
     return sequence * (logprobs - logprobs.detach()).exp()
 
 
-Ratio = Callable[["torch.Tensor", "torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-RATIOS: dict[str, Ratio] = {
+RATIOS: dict[str, Callable[..., torch.Tensor]] = {
     "token": token_ratio,
     "sequence": sequence_ratio,
     "sequence-token": sequence_token_ratio,
@@ -168,10 +167,7 @@ def cispo(
 
 
 def reinforce(
-    ratio: torch.Tensor,
-    logprobs: torch.Tensor,
-    advantages: torch.Tensor,
-    **_: float | None,
+    ratio: torch.Tensor, logprobs: torch.Tensor, advantages: torch.Tensor, **_: float | None
 ) -> ClippedLoss:
     """L = -A lp, without ratio or clip: REINFORCE, as the RLOO paper runs it (arXiv 2402.14740)."""
     return _unclipped(-advantages * logprobs)

@@ -92,8 +92,7 @@ def directory_shape(directory: Path, name: str) -> ModelShape:
 def _shape_of_config(name: str, config: dict[str, Any], parameters: int) -> ModelShape:
     """Read the keys that Llama-like configs share (Llama, Mistral, Qwen2, Qwen3, Gemma, ...), or
     those of GPT-2 and OPT."""
-    known = {ours: config[theirs] for theirs, ours in SIZE_NAMES.items() if theirs in config}
-    config = known | config
+    config = {ours: config[old] for old, ours in SIZE_NAMES.items() if old in config} | config
     if "n_inner" in config:  # GPT-2's null means four times the hidden size
         config["intermediate_size"] = config["n_inner"] or 4 * config["hidden_size"]
     needed = (

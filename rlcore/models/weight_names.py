@@ -136,20 +136,16 @@ def check_loading(lm: "PreTrainedModel", held: Mapping[str, tuple[int, ...]], wh
         raise UserError(
             f"{where} cannot be loaded: {_first_line(error)}; fetch or save the model again"
         ) from error
-    info = loaded[1]
-    foreign = [name for name in info["unexpected_keys"] if not CONSTANTS.search(name)]
-    info = {**info, "unexpected_keys": foreign}
-    found: dict[str, list[str]] = {
-        key: sorted(each if isinstance(each, str) else each[0] for each in info[key])
-        for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
-    }
     problems = {
         "missing_keys": "lacks {}, which would be drawn at random",
         "mismatched_keys": "holds {} in other shapes than config.json has",
         "unexpected_keys": "holds {}, which {} does not have",
     }
     for key, problem in problems.items():
-        if names := found[key]:
+        names = sorted(each if isinstance(each, str) else each[0] for each in loaded[1][key])
+        if key == "unexpected_keys":
+            names = [name for name in names if not CONSTANTS.search(name)]
+        if names:
             several = f"{len(names)} tensors, first '{names[0]}'" if names[1:] else f"'{names[0]}'"
             raise UserError(
                 f"{where} {problem.format(several, type(lm).__name__)}; fetch or save the model"
