@@ -1,10 +1,8 @@
 """Advantages from scores, in float64 numpy, before any tensor exists.
 
-An estimator is ``f(batch: AdvantageInput, **options)``. It returns an AdvantageResult, or one
-advantage per trajectory [rows], which is spread over the row's policy tokens. ``ESTIMATORS`` names
-ours; a user's is named as ``plugins`` says. ``estimate`` runs either.
-
-Axes: R rows (trajectories), N all policy tokens of the batch, row after row.
+An estimator is ``f(batch: AdvantageInput, **options)``, one of ``ESTIMATORS`` or a user's
+(``plugins``). It returns an AdvantageResult, or one advantage per trajectory [rows], which is
+spread over the row's policy tokens. Axes: R rows (trajectories), N all policy tokens of the batch.
 """
 
 from __future__ import annotations
@@ -179,15 +177,11 @@ def grpo(
     ``norm_by_std=False`` is Dr.GRPO (arXiv 2503.20783) and GEPO's group mean. Exactly 0 for groups
     whose scores differ by at most ``tolerance`` and for groups of one (verl: the raw reward).
 
-    With KL in the reward, a group whose task scores are all equal differs in its KL alone. It gets
-    A_i = mean_g k - k_i, k the coefficient x KL of a row, without the division. The standard
-    deviation of such a group is proportional to the coefficient, so the division would cancel the
-    coefficient: eight right answers whose penalties differ by 1e-5 would be pushed as hard as right
-    against wrong (verl's ``compute_grpo_outcome_advantage`` does that). The advantage is not 0
-    either: the objective E[score] - coef KL keeps pulling a solved prompt towards the reference, as
-    the KL in the loss does (arXiv 2402.03300 eq. 3; TRL issue 5588). Without that pull the policy
-    would drift from the optimum of the objective to whichever correct answer it first becomes
-    certain of.
+    With KL in the reward, a group of equal task scores gets A_i = mean_g k - k_i, k the coefficient
+    x KL of a row. Divided by a deviation that is proportional to the coefficient, eight right
+    answers whose penalties differ by 1e-5 would be pushed as hard as right against wrong (as in
+    verl's ``compute_grpo_outcome_advantage``). At 0 nothing would pull a solved prompt towards the
+    reference, as the KL in the loss does (arXiv 2402.03300 eq. 3; TRL issue 5588).
     """
     groups = batch.groups(tolerance)
     values_R = groups.centred_R

@@ -3,11 +3,7 @@ its numerics or its older weights: importance weights, masks, and what is record
 
 All of it is computed from l = old - rollout (nats per token): e^l is old / sampler. Nothing here
 has a gradient, and a token of weight 0 still counts in every denominator: leaving it out would make
-the step of those that are left larger.
-
-torch is imported inside functions, so that a process without tensors does not load it.
-
-Axes: R responses with a token.
+the step of those that are left larger. Axes: R responses with a token.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Generalized advantage estimation, discounted returns and whitening: recursions over the policy
-tokens of many ragged rows at once, in float64 numpy. Which estimator uses them is in
-``advantages``.
+tokens of many ragged rows at once, in float64 numpy.
 
 Axes: R rows, N all policy tokens of the batch, row after row. A masked slot (observation, padding)
-is skipped, not zeroed: the value that follows it is carried across it. That is the recursion over
-the policy tokens alone, so these functions get nothing else, and no garbage outside the mask can
-reach them.
+is skipped, not zeroed: the value that follows it is carried across it.
 """
 
 from __future__ import annotations

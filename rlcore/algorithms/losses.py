@@ -1,8 +1,5 @@
 """Losses per token or pair: importance ratios and policy losses, the critic's loss, the reward
-model's. Aggregation happens outside, by ``aggregation.token_weights``, and so does the correction
-for the sampler's log-probs (``corrections``).
-
-torch is imported inside functions, so that a process without tensors does not load it.
+model's; aggregated by ``aggregation.token_weights``, and corrected by ``corrections``, outside.
 
 Axes: R responses. Lower rank = better; equal ranks are ties and make no pair. All pairs of a prompt
 are in one batch, so each response is passed through the model once.

@@ -3,9 +3,6 @@
 Axes: ``targets`` = the loss tokens of one micro-batch, flat (or, for targets "last", one entry per
 sequence). Positions outside the loss mask are never gathered, so no value there (NaN, 1e9) can
 reach a loss.
-
-torch is imported inside functions, so that a process that only describes an objective to the
-learner does not load it.
 """
 
 from __future__ import annotations

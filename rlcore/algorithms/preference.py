@@ -2,9 +2,7 @@
 
 The score of a response is h = sum over its tokens of (log-prob - reference log-prob), added in
 float64 and not clamped: a clamp would end the gradient of the responses that moved most. Lower rank
-= better. To add a loss over pairs (SimPO, ORPO, ...): a function and its entry in ``PAIR_LOSSES``.
-
-Axes: B responses, P pairs.
+= better. To add a loss over pairs: an entry of ``PAIR_LOSSES``. Axes: B responses, P pairs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Whether a candidate may replace the champion: paired by prompt, with an interval per set. Pure.
 
-The interval of a set's mean gain is a percentile bootstrap over its prompts. A candidate is
-promoted only if the interval on the primary set lies above 0 and that on every guard above -margin.
-Where few prompts differ at all, a bootstrap is too sure of itself (of four that differ, all four
-favour one of two equal models once in eight times): the interval then holds 0 unless signs drawn at
-random would seldom do as well (Fisher's randomisation test; of right and wrong, McNemar's exact).
-Prompts that decide again and again will promote something by chance, so each look at the same ones
-after the first halves the share of wrong promotions that the interval allows.
+A candidate is promoted only if the bootstrap interval of its mean gain lies above 0 on the primary
+set and above -margin on every guard. Where few prompts differ a bootstrap is too sure of itself (of
+four that differ, all four favour one of two equal models once in eight times): the interval then
+holds 0 unless random signs would seldom do as well (Fisher's randomisation test; of right and
+wrong, McNemar's exact). Each further look at the same prompts halves the share of wrong promotions
+that the interval allows: prompts that decide again and again promote something by chance.
 
 Letters: P prompts, U distinct gains among them, B bootstrap draws.
 """

@@ -2,10 +2,7 @@
 
 A demonstration is tokenized in the pieces that a rollout consists of: the prompt as rollouts see
 it, then the assistant's tokens up to the one that closes its turn. So SFT trains exactly the tokens
-that are sampled. What an environment answers is tokenized alone and appended: ids that were sampled
-are never decoded and encoded again.
-
-``tools``: JSON schemas of what the policy can call, for templates that show them.
+that are sampled. ``tools``: JSON schemas of what the policy can call, for templates that show them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -75,15 +72,12 @@ def encode_demonstrations(
     known: Known | None = None,
 ) -> list[Encoded | Refused]:
     """Return token ids and loss mask per demonstration; what follows the last turn's end is left
-    out.
-
-    ``known``: texts whose ids need not be found again, those of prompts.
+    out. ``known``: texts whose ids need not be found again, those of prompts.
 
     Every assistant turn carries loss, from the end of its generation prompt to the token that
-    closes it (``closing_token``). With a
-    template that renders a turn differently once more turns follow (rewrites history) there is no
-    such mask: those rows are refused. Raises ``UserError`` when the template ends assistant turns
-    without a stop token, or when the tokenizer does not encode piecewise.
+    closes it (``closing_token``). Rows whose turns a template renders differently once more turns
+    follow (rewrites history) have no such mask, and are refused. Raises ``UserError`` when the
+    template ends assistant turns without a stop token, or the tokenizer does not encode piecewise.
     """
     pieces = _pieces(tokenizer, demonstrations, tools)
     kept = [row for row in pieces if not isinstance(row, Refused)]

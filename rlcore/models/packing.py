@@ -2,13 +2,9 @@
 
 A micro-batch is ``[rows, row_tokens]`` with ``position_ids`` that restart at 0 for every document
 and no attention mask: the model library derives the block-diagonal causal mask from the restarts
-(only with ``use_cache=False`` and without ``attention_mask``, else it silently does not). The
-padding at the end of a row is a separate document whose outputs are never used. Where answers
-share the tokens of their prompt (``rlcore.models.rows``), prompt and answers are documents, and
-the micro-batch says which of them each continues. Where the library
-derives no such mask (``rlcore.learner.packing_check``), rows hold one document each, and the
-positions continue through the padding: it follows the document, so a causal model needs no mask for
-it.
+(only with ``use_cache=False`` and without ``attention_mask``, else it silently does not). Padding
+is a document of its own; where the library derives no mask (``rlcore.learner.packing_check``), rows
+hold one document, and positions continue through the padding behind it.
 
 Every per-token quantity is addressed by its *target*: the token at place t of a sequence is
 predicted at place t - 1, and log-probs, masks, advantages and weights of t are stored at t.

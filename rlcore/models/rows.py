@@ -1,12 +1,9 @@
-"""Bin packing: which sequences share a row, how long rows are, and which rows share a micro-batch.
-Where each token then lies is ``packing``'s. numpy only.
+"""Bin packing: which sequences share a row, how long rows are, and which rows share a micro-batch,
+as a function of lengths and limits alone: a run that is repeated cuts the same passes. numpy only.
 
-Answers sampled for one prompt are scored and trained on together: a *tree* holds the prompt, of
-which it is computed once, and one branch per answer, and a branch attends to the prompt and to
-itself. Log-probs and gradients are those of whole sequences; G answers of R tokens to a prompt of P
-cost P + G R tokens instead of G (P + R).
-
-All of it is a function of lengths and limits, so that a run that is repeated cuts the same passes.
+Answers to one prompt are scored and trained on together: a *tree* holds the prompt, of which it is
+computed once, and one branch per answer, which attends to the prompt and to itself. Log-probs and
+gradients are those of whole sequences; G answers of R tokens to a prompt of P cost P + G R tokens.
 """
 
 import itertools

@@ -1,15 +1,9 @@
 """The content digest of a model's weights, and the stamp: a version of them with its digest.
 
-Imports nothing heavy. The learner makes stamps, an engine returns the stamp of the weights that it
-loaded, and every recorded row has the stamp of the weights that it was sampled from.
-
-The digest (sha256) names weights in records, and tells an engine that what its loader got is what
-the learner sent.
-
-The state is the **canonical HF state**: every tensor of
-``model.state_dict()`` once, a shared tensor under the first of its names (``canonical_names``); a
-tied ``lm_head.weight`` is therefore absent, as in a checkpoint written by ``save_pretrained``.
-Wherever tensors are sent, stored or hashed they have the names of that (``weight_names``).
+The learner makes stamps, an engine returns that of the weights it loaded, and every recorded row
+has that of the weights it was sampled from. The state is the **canonical HF state**: every tensor
+of ``model.state_dict()`` once, a shared one under the first of its names (``canonical_names``), so
+without a tied ``lm_head.weight``; in files and on the way in file names (``weight_names``).
 """
 
 import hashlib

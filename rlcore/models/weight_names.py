@@ -1,10 +1,9 @@
 """The names of a model's weights: in files and at engines, and in memory.
 
 transformers renames, fuses and splits weights when it loads a file (``embed_out`` of GPT-NeoX, the
-experts of Mixtral), and undoes that in ``save_pretrained``. **File names** are those that
-``save_pretrained`` writes for a model's class, which are the hub's and what vLLM's loaders take:
-base models, updates of engines, exports and digests have them. Only learners' checkpoints, which
-hold optimizer state, have the names in memory.
+experts of Mixtral). **File names** are those that ``save_pretrained`` writes for a class, the hub's
+and those that vLLM takes: base models, updates of engines, exports and digests have them. Only
+learners' checkpoints, which hold optimizer state, have the names in memory.
 """
 
 import re
