@@ -7,7 +7,7 @@ gradients are those of whole sequences; G answers of R tokens to a prompt of P c
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,7 +79,10 @@ def trees_of(
         grouped.setdefault(number, []).append(index)
     trees: list[Tree] = []
     for alike in grouped.values():
-        trees += _split(alike, lengths, row_tokens, int(prompts.length[alike[0]]))
+        shared = int(prompts.length[alike[0]])
+        for held in _split(alike, lengths, row_tokens, shared):
+            # A single branch shares with none, and is laid out as a plain sequence.
+            trees.append(Tree(np.array(held, dtype=np.int64), shared if len(held) > 1 else 0))
     return trees
 
 
@@ -107,26 +110,20 @@ def documents_of(tree: Tree, number: int, lengths: np.ndarray) -> list[Document]
     return [prompt, *branches]
 
 
-def _split(alike: list[int], lengths: np.ndarray, row_tokens: int, shared: int) -> list[Tree]:
-    """Cut the sequences of one prompt into trees, each filled until the next branch does not
-    fit."""
-    trees: list[Tree] = []
+def _split(
+    alike: list[int], lengths: np.ndarray, row_tokens: int, shared: int
+) -> Iterator[list[int]]:
+    """Yield the sequences of one prompt by tree, each filled until the next branch does not fit."""
     held: list[int] = []
-    # Each tree has its own copy of the prompt.
-    used = shared
+    used = shared  # each tree has its own copy of the prompt
     for index in alike:
         branch = int(lengths[index]) - shared
         if held and used + branch > row_tokens:
-            trees.append(_tree(held, shared))
+            yield held
             held, used = [], shared
         held.append(index)
         used += branch
-    return [*trees, _tree(held, shared)]
-
-
-def _tree(held: list[int], shared: int) -> Tree:
-    # A single branch shares with none, and is laid out as a plain sequence.
-    return Tree(np.array(held, dtype=np.int64), shared if len(held) > 1 else 0)
+    yield held
 
 
 Rows = tuple[list[list[Tree]], np.ndarray]  # per row its trees, in order, and its tokens
