@@ -113,31 +113,29 @@ def _pieces(
     closed = iter(rendered(tokenizer, whole, tools, open_turn=False))
     closing, pieces = closing_or_eos(tokenizer), []
     for chat, at in pairs:
-        spans = [(next(opened), next(closed)) for _ in at]
-
-        def asked(turn: int, chat: list[Message] = chat, at: list[int] = at) -> str | Refused:
-            return rendered(tokenizer, [chat[: at[turn]]], tools, open_turn=False)[0]
-
-        pieces.append(_split(spans, closing, asked))
+        spans = [(chat[:i], next(opened), next(closed)) for i in at]
+        pieces.append(_split(tokenizer, spans, closing, tools))
     return pieces
 
 
 def _split(
-    spans: list[tuple[str | Refused, str | Refused]],
+    tokenizer: "ChatTokenizer",
+    spans: list[tuple[list[Message], str | Refused, str | Refused]],
     closing: str,
-    asked: Callable[[int], str | Refused],
+    tools: Tools,
 ) -> list[tuple[str, bool]] | Refused:
-    """Return the pieces of one chat. ``spans``: per assistant turn the text up to its opening, and
-    up to its end. ``asked``: the text before the turn of an index, not opened."""
+    """Return the pieces of one chat. ``spans``: per assistant turn the messages before it, and the
+    text up to its opening, and up to its end."""
     row: list[tuple[str, bool]] = []
     done = ""
-    for number, (before, after) in enumerate(spans):
+    for asked, before, after in spans:
         if isinstance(before, Refused):
             return before
         if isinstance(after, Refused):
             return after
         if not (before.startswith(done) and after.startswith(before)):
-            return _why_apart(done, before, after, asked(number))
+            (unopened,) = rendered(tokenizer, [asked], tools, open_turn=False)
+            return _why_apart(done, before, after, unopened)
         turn = after[len(before) :]
         end = turn.rfind(closing)
         if end < 0:
