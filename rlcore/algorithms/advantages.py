@@ -61,13 +61,8 @@ class AdvantageInput:
         if self.baselines is not None:
             checked = per_row("baselines", self.baselines, len(self.masks))
             object.__setattr__(self, "baselines", checked)
-        per_token = {
-            "token_kl": self.token_kl,
-            "values": self.values,
-            "turn_rewards": self.turn_rewards,
-        }
-        for name, arrays in per_token.items():
-            if arrays is not None:
+        for name in ("token_kl", "values", "turn_rewards"):
+            if (arrays := getattr(self, name)) is not None:
                 check_ragged(name, arrays, self.masks)
 
     @cached_property

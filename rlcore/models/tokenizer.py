@@ -11,14 +11,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as ChatTokenizer
 
 # Loaders use Qwen2Tokenizer for every Qwen2 model, and it makes "<|endoftext|>" special.
-PAD, EOS, SYSTEM, USER, ASSISTANT = (
-    "<|endoftext|>",
-    "<|end|>",
-    "<|system|>",
-    "<|user|>",
-    "<|assistant|>",
-)
-SPECIAL_TOKENS = (PAD, EOS, SYSTEM, USER, ASSISTANT)
+SPECIAL_TOKENS = ("<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
+PAD, EOS, SYSTEM, USER, ASSISTANT = SPECIAL_TOKENS
 # One token before each turn, one after the assistant's.
 MINIMAL_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}"
@@ -83,11 +77,8 @@ def load_tokenizer(
     """
     name = name or str(directory)
     tokenizer = read_tokenizer(directory, name, trust_remote_code=trust_remote_code)
-    for token, value in {
-        "eos_token": tokenizer.eos_token,
-        "pad_token": tokenizer.pad_token,
-    }.items():
-        if value is None:
+    for token in ("eos_token", "pad_token"):
+        if getattr(tokenizer, token) is None:
             raise UserError(
                 f"tokenizer of model '{name}' has no {token}; set \"{token}\" in its"
                 " tokenizer_config.json to one of its special tokens"

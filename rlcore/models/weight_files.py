@@ -59,9 +59,7 @@ def weight_files(directory: Path) -> list[Path]:
             f"model.path = '{directory}' holds {min(found)} and no {INDEX_FILE} that says which"
             " files the model consists of; fetch the model again"
         )
-    missing = {name for name in named if not (directory / name).is_file()} | (
-        {name for name in named if Path(name).name != name}
-    )
+    missing = {n for n in named if Path(n).name != n or not (directory / n).is_file()}
     if missing:
         raise UserError(
             f"model.path = '{directory}' lacks {len(missing)} of {len(named)} weight files of its"
