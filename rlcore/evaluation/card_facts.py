@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 import polars as pl
 
 from rlcore.evaluation.license import export_license
-from rlcore.evaluation.model_card import Ancestor, ModelCard, RewardTerm
+from rlcore.evaluation.model_card import ModelCard, RewardTerm
 from rlcore.recipes.load import recipe_digest
 from rlcore.results.lineage import Trace, fold, trace
 from rlcore.results.provenance import DISTRIBUTION, TRUSTS, code_state
@@ -197,7 +197,7 @@ def _iteration(policy: ArtifactRef) -> int:
     return int(policy.key.rpartition("/")[2])
 
 
-def ancestors(trace: Trace, policy: ArtifactRef, recipe: Recipe) -> tuple[Ancestor, ...]:
+def ancestors(trace: Trace, policy: ArtifactRef, recipe: Recipe) -> tuple[dict[str, str], ...]:
     """Return what ``trace`` holds, ``policy`` named as this model; the records of iterations are
     one row with their number."""
     last = "RL" if recipe.rl.enabled else "preference training"
@@ -214,23 +214,18 @@ def ancestors(trace: Trace, policy: ArtifactRef, recipe: Recipe) -> tuple[Ancest
             total = sum(sum(node.ref.rows.values()) for node in nodes)
             what = f"{what}: {count:,} artifacts of {total:,} rows"
         finding = nodes[0].problem or nodes[0].note
-        rows.append(
-            Ancestor(
-                kind=ref.kind,
-                key=name,
-                sha256=ref.sha256 if count == 1 else "each its own",
-                what=f"{what}; {finding}" if finding else what,
-            )
-        )
+        what = f"{what}; {finding}" if finding else what
+        sha256 = ref.sha256 if count == 1 else "each its own"
+        rows.append({"what": what, "kind": ref.kind, "key": name, "sha256": sha256})
     return tuple(rows)
 
 
 def _code(trace: Trace) -> dict[str, str]:
     """Return the commits that the artifacts were made by."""
-    commits = {
-        f"{state['commit'] or 'unknown'}{', with changes' if state['dirty'] else ''}": None
+    commits = dict.fromkeys(
+        f"{state['commit'] or 'unknown'}{', with changes' if state['dirty'] else ''}"
         for state in trace.code
-    }
+    )
     return {"commit": "; ".join(commits)} if commits else {}
 
 
@@ -282,15 +277,15 @@ def _reward_model(
         return {}
     judged = store.table(scorer, "pair_accuracy")
     row = judged.filter(pl.col("level") == "all").row(0, named=True)
-    interval = f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
-    accuracy = {
-        "held-out pairs ordered rightly": f"{row['accuracy']:.3f} {interval} of"
-        f" {row['num_pairs']:,}"
+    right = f"{row['accuracy']:.3f} [{row['ci_low']:.3f}, {row['ci_high']:.3f}]"
+    facts = {
+        "trained on": _preferences(recipe.reward_model),
+        "held-out pairs ordered rightly": f"{right} of {row['num_pairs']:,}",
     }
-    trained_on = {"trained on": _preferences(recipe.reward_model)}
     critic = recipe.rl.critic
-    starts = {"also": "the critic starts from it"}
-    return trained_on | accuracy | (starts if critic and critic.init == REWARD_MODEL else {})
+    if critic and critic.init == REWARD_MODEL:
+        facts["also"] = "the critic starts from it"
+    return facts
 
 
 def _preferences(section: RewardModelSection) -> str:
@@ -350,15 +345,15 @@ def _data(store: ArtifactStore, dataset: ArtifactRef) -> dict[str, str]:
 
 
 def _training(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict[str, str]:
-    schedule = f"{recipe.sft.epochs} epoch(s)"
+    schedule, rl = f"{recipe.sft.epochs} epoch(s)", recipe.rl
     if recipe.sft.max_steps is not None:
         schedule += f", at most {recipe.sft.max_steps:,} steps"
-    rl = _rl(recipe, store, policy) if recipe.rl.enabled else {}
+    algorithm = f"{rl.preset} (advantage {rl.algorithm.advantage}, loss {rl.algorithm.policy_loss})"
     return {
-        **({"algorithm": rl.pop("algorithm")} if rl else {}),
+        **({"algorithm": algorithm} if rl.enabled else {}),
         "SFT": schedule if recipe.sft.enabled else "none",
         **_preference(recipe),
-        **rl,
+        **(_rl(recipe, store, policy) if rl.enabled else {}),
         **({"adapter": _adapter(recipe.model.adapter)} if recipe.model.adapter else {}),
         "precision": recipe.model.dtype,
     }
@@ -375,8 +370,6 @@ def _rl(recipe: Recipe, store: ArtifactStore, policy: ArtifactRef) -> dict[str, 
             best += f", as the average of the weights up to there (decay {rl.update.ema:g})"
         iterations = f"{done['iteration']}; {best}"
     return {
-        "algorithm": f"{rl.preset} (advantage {rl.algorithm.advantage},"
-        f" loss {rl.algorithm.policy_loss})",
         "RL iterations": iterations,
         "prompts x samples": f"{rl.rollout.prompts} x {rl.rollout.samples}",
         **({"a response also ends with": _quoted(rl.rollout.stop)} if rl.rollout.stop else {}),
@@ -407,10 +400,8 @@ def _adapter(adapter: Adapter) -> str:
 def _evaluation(recipe: Recipe) -> dict[str, str]:
     section = recipe.evaluate
     most = "all" if section.max_prompts is None else f"at most {section.max_prompts:,}"
-    sampled = {
-        "sampled": f"{section.samples} per prompt, T = {section.temperature:g},"
-        f" top_p = {section.top_p:g}"
-    }
+    drawn = f"T = {section.temperature:g}, top_p = {section.top_p:g}"
+    sampled = {"sampled": f"{section.samples} per prompt, {drawn}"}
     return {
         "prompts": f"{most} of each source and subset of the test split",
         **(sampled if section.samples > 1 else {}),

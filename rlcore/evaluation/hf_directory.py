@@ -113,11 +113,7 @@ class Proof:
 
 
 def write_verified(
-    policy_dir: Path,
-    target: Path,
-    *,
-    dtype: str | None,
-    trust_remote_code: bool = False,
+    policy_dir: Path, target: Path, *, dtype: str | None, trust_remote_code: bool = False
 ) -> Proof:
     """Write the model of ``policy_dir`` to ``target``, reload it, and compare the two.
 

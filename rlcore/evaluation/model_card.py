@@ -130,16 +130,6 @@ class _Literal(str):
 
 
 @dataclass(frozen=True, slots=True)
-class Ancestor:
-    """One artifact that the model or its figures descend from, and what it is."""
-
-    kind: str
-    key: str
-    sha256: str
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
 class RewardTerm:
     """One reward function; of weight 0 it is reported only."""
 
@@ -156,15 +146,15 @@ class ModelCard:
     they were not evaluated).
     ``base_model`` and ``datasets`` go to the metadata when they are hub names (owner/name).
     ``sources`` are the recipe's, ``prompts`` a row per source, split and subset: source, split,
-    subset, prompts. ``inputs``: a row per file or hub dataset that was read: source,
-    url, digest. The dicts hold fact -> value, printed in order. ``snippet``: Python, see
-    ``render_snippet``.
+    subset, prompts. ``ancestors``: a row per artifact that the model or its figures descend from:
+    what, kind, key, sha256. ``inputs``: a row per file or hub dataset that was read: source, url,
+    digest. The dicts hold fact -> value, printed in order. ``snippet``: see ``render_snippet``.
     """
 
     name: str
     checkpoint: str
     results: pl.DataFrame | None
-    ancestors: tuple[Ancestor, ...]
+    ancestors: tuple[dict[str, str], ...]
     recipe: dict[str, str]
     reward: tuple[RewardTerm, ...]
     sources: tuple[str, ...]

@@ -29,11 +29,7 @@ class Exported:
 
 
 def export_run(
-    run: Run,
-    *,
-    iteration: int | None = None,
-    out: Path | None = None,
-    log: Callable[[str], None],
+    run: Run, *, iteration: int | None = None, out: Path | None = None, log: Callable[[str], None]
 ) -> Exported:
     """Export the policy after ``iteration``, by default that of the run, into ``out``; of a run
     without RL that of its last stage.
@@ -89,11 +85,7 @@ def _free(out: Path) -> Path:
 
 
 def _export_iteration(
-    run: Run,
-    recorded: RecordedIterations,
-    number: int,
-    out: Path,
-    log: Callable[[str], None],
+    run: Run, recorded: RecordedIterations, number: int, out: Path, log: Callable[[str], None]
 ) -> Exported:
     with (
         _store(run).scratch() as scratch,

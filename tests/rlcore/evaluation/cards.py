@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from rlcore.evaluation.model_card import Ancestor, ModelCard, RewardTerm
+from rlcore.evaluation.model_card import ModelCard, RewardTerm
 from rlcore.models.base import build_base_model
 from schemas.model import FromScratch, ModelSection
 from schemas.tables import EVAL_RESULTS
@@ -44,8 +44,18 @@ def card(**changes: Any) -> ModelCard:
         "checkpoint": "rl",
         "results": results(),
         "ancestors": (
-            Ancestor("policy", "c3d4/000007", "f" * 64, "the policy after RL: this model"),
-            Ancestor("dataset", "a1b2", "0" * 64, "prompts and demonstrations"),
+            {
+                "what": "the policy after RL: this model",
+                "kind": "policy",
+                "key": "c3d4/000007",
+                "sha256": "f" * 64,
+            },
+            {
+                "what": "prompts and demonstrations",
+                "kind": "dataset",
+                "key": "a1b2",
+                "sha256": "0" * 64,
+            },
         ),
         "recipe": {"name": "quickstart", "digest": "b" * 64, "seed": "0"},
         "reward": (RewardTerm("gsm8k", 1.0, False),),

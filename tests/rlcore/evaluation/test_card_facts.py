@@ -115,18 +115,18 @@ def rlhf(**changes: Any) -> Recipe:
 
 def test_every_ancestor_stands_once_and_says_what_it_is(made: Made) -> None:
     """Three of seven were listed: the data had come from nowhere, and SFT had not been."""
-    rows = [(row.kind, row.key) for row in made.card(rlhf()).ancestors]
+    rows = [(row["kind"], row["key"]) for row in made.card(rlhf()).ancestors]
     assert rows[:2] == [("policy", "rl"), ("evaluation", "judged")]
     assert sorted(rows[2:]) == [
         *(("base_model", "base"), ("dataset", "data"), ("policy", "sft")),
         *(("preferences", "ranked"), ("reward_model", "scorer")),
     ]
-    what = {row.key: row.what for row in made.card(rlhf()).ancestors}
+    what = {row["key"]: row["what"] for row in made.card(rlhf()).ancestors}
     assert all(what.values())
     assert what["rl"] == "the policy after RL: this model"
     assert what["sft"] == "the policy after SFT, with which RL started"
     digests = {manifest.key: manifest.sha256 for manifest in made.store.manifests()}
-    assert {row.key: row.sha256 for row in made.card(rlhf()).ancestors} == digests
+    assert {row["key"]: row["sha256"] for row in made.card(rlhf()).ancestors} == digests
 
 
 def test_reward_and_reward_model(made: Made) -> None:
