@@ -11,7 +11,6 @@ from rlcore.data.rows import Reject, Row, said
 from rlcore.models.chat import (
     REASONING,
     Encoded,
-    Known,
     Message,
     Refused,
     Tools,
@@ -90,20 +89,18 @@ def fit_prompts(
     rows: list[Row],
     data: DataSection,
     tools: Tools = (),
-    known: Known | None = None,
 ) -> tuple[list[tuple[Row, list[int]]], list[Reject]]:
     """Return (row, prompt token ids) of the prompts within ``data.max_prompt_tokens``.
 
     Longer ones are dropped, raise ``UserError``, or lose words of their longest message at the
     left, in the middle or at the right, as ``data.over_length`` says: roles and turn marks stay.
-    ``known``: as in ``encode_prompts``.
     """
     kept: list[tuple[Row, list[int]]] = []
     rejects = []
     for row, ids in _by_tools(
         rows,
         tools,
-        lambda some, own: encode_prompts(tokenizer, [row.prompt for row in some], own, known),
+        lambda some, own: encode_prompts(tokenizer, [row.prompt for row in some], own),
     ):
         if isinstance(ids, Refused):
             rejects.append(row.reject(ids.reason, ids.detail))
@@ -131,7 +128,6 @@ def fit_demonstrations(
     rows: list[Row],
     max_tokens: int | None,
     tools: Tools = (),
-    known: Known | None = None,
 ) -> tuple[list[tuple[Row, Encoded]], list[Reject]]:
     """Return (row, tokens) of the demonstrations within ``max_tokens``, and a Reject per other.
 
@@ -145,9 +141,7 @@ def fit_demonstrations(
     for row, tokens in _by_tools(
         rows,
         tools,
-        lambda some, own: encode_demonstrations(
-            tokenizer, [row.messages for row in some], own, known
-        ),
+        lambda some, own: encode_demonstrations(tokenizer, [row.messages for row in some], own),
     ):
         if isinstance(tokens, Refused):
             rejects.append(row.reject(tokens.reason, f"demonstration: {tokens.detail}"))
@@ -267,7 +261,7 @@ def _unshown(tokenizer: "ChatTokenizer", shape: _Shape, *, has_tools: bool) -> s
 
 
 def _rendered(tokenizer: "ChatTokenizer", chat: Sequence[Message], tools: Tools) -> str | None:
-    (text,) = rendered(tokenizer, [list(chat)], tools, open_turn=chat[-1]["role"] != "assistant")
+    text = rendered(tokenizer, chat, tools, open_turn=chat[-1]["role"] != "assistant")
     return None if isinstance(text, Refused) else text.lower()
 
 

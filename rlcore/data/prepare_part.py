@@ -22,7 +22,7 @@ from rlcore.data.read import Part
 from rlcore.data.rows import Row, said, shown
 from rlcore.data.split import draw_of
 from rlcore.data.write import demonstration_columns, prompt_columns, rejects_table
-from rlcore.models.chat import Known, Tools
+from rlcore.models.chat import Tools
 from schemas.data import DataSection
 
 if TYPE_CHECKING:
@@ -88,16 +88,13 @@ def prepare_part(tokenizer: "ChatTokenizer", work: Work, part: Part) -> Prepared
     rows, filtered = apply_filters(rows, data.filters)
     rows, marked = special_token_rejects(tokenizer, rows)
     rows, unshown = unshown_rejects(tokenizer, rows)
-    known: Known = {}  # a demonstration begins with the text of its prompt
     scored = [row for row in rows if row.scored]
-    prompts, long = fit_prompts(tokenizer, scored, data, work.tools, known)
+    prompts, long = fit_prompts(tokenizer, scored, data, work.tools)
     # A row whose prompt cannot be used has no use as a demonstration either; nor has a test row.
     unusable = {reject.row for reject in long}
     solved = [row for row in rows if row.solution and row.split != "test"]
     solved = [row for row in solved if row.index not in unusable]
-    demonstrations, refused = fit_demonstrations(
-        tokenizer, solved, work.sft_max_tokens, work.tools, known
-    )
+    demonstrations, refused = fit_demonstrations(tokenizer, solved, work.sft_max_tokens, work.tools)
     asked, answered = [row for row, _ in prompts], [row for row, _ in demonstrations]
     return Prepared(
         part.source,

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Message = dict[str, str]  # role, content, perhaps reasoning_content
 Tools = Sequence[Mapping[str, Any]]
-Known = dict[str, list[int]]  # rendered text -> its token ids
 
 # A message's reasoning has the first name with us; templates read it under any of them.
 REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -47,41 +46,29 @@ class Refused:
 
 
 def encode_prompts(
-    tokenizer: "ChatTokenizer",
-    prompts: Sequence[list[Message]],
-    tools: Tools = (),
-    known: Known | None = None,
+    tokenizer: "ChatTokenizer", prompts: Sequence[list[Message]], tools: Tools = ()
 ) -> list[list[int] | Refused]:
-    """Return token ids per prompt, the assistant's turn opened (``add_generation_prompt``).
-
-    ``known`` is given the ids of each text, for ``encode_demonstrations``.
-    """
-    texts = rendered(tokenizer, prompts, tools, open_turn=True)
-    whole = [text for text in texts if isinstance(text, str)]
-    encoded = _tokenize(tokenizer, whole, {})
-    if known is not None:
-        known.update(zip(whole, encoded, strict=True))
-    ids = iter(encoded)
+    """Return token ids per prompt, the assistant's turn opened (``add_generation_prompt``)."""
+    texts = [rendered(tokenizer, prompt, tools, open_turn=True) for prompt in prompts]
+    ids = iter(_tokenize(tokenizer, [text for text in texts if isinstance(text, str)]))
     return [next(ids) if isinstance(text, str) else text for text in texts]
 
 
 def encode_demonstrations(
-    tokenizer: "ChatTokenizer",
-    demonstrations: Sequence[list[Message]],
-    tools: Tools = (),
-    known: Known | None = None,
+    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]], tools: Tools = ()
 ) -> list[Encoded | Refused]:
     """Return token ids and loss mask per demonstration; what follows the last turn's end is left
-    out. ``known``: texts whose ids need not be found again, those of prompts.
+    out.
 
     Every assistant turn carries loss, from the end of its generation prompt to the token that
     closes it (``closing_token``). Rows whose turns a template renders differently once more turns
     follow (rewrites history) have no such mask, and are refused. Raises ``UserError`` when the
     template ends assistant turns without a stop token, or the tokenizer does not encode piecewise.
     """
-    pieces = _pieces(tokenizer, demonstrations, tools)
+    closing = closing_or_eos(tokenizer)
+    pieces = [_pieces(tokenizer, chat, tools, closing) for chat in demonstrations]
     kept = [row for row in pieces if not isinstance(row, Refused)]
-    flat = iter(_tokenize(tokenizer, [text for row in kept for text, _ in row], known or {}))
+    flat = iter(_tokenize(tokenizer, [text for row in kept for text, _ in row]))
     encoded: list[Encoded | Refused] = []
     for row in pieces:
         if isinstance(row, Refused):
@@ -98,44 +85,23 @@ def encode_demonstrations(
 
 
 def _pieces(
-    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]], tools: Tools
-) -> list[list[tuple[str, bool]] | Refused]:
-    """Return (text, carries loss) pieces per demonstration."""
-    turns = [
-        [i for i, message in enumerate(chat) if message["role"] == "assistant"]
-        for chat in demonstrations
-    ]
-    pairs = list(zip(demonstrations, turns, strict=True))
-    # Each assistant turn twice: up to its opening, and up to its end.
-    before = [chat[:i] for chat, at in pairs for i in at]
-    whole = [chat[: i + 1] for chat, at in pairs for i in at]
-    opened = iter(rendered(tokenizer, before, tools, open_turn=True))
-    closed = iter(rendered(tokenizer, whole, tools, open_turn=False))
-    closing, pieces = closing_or_eos(tokenizer), []
-    for chat, at in pairs:
-        spans = [(chat[:i], next(opened), next(closed)) for i in at]
-        pieces.append(_split(tokenizer, spans, closing, tools))
-    return pieces
-
-
-def _split(
-    tokenizer: "ChatTokenizer",
-    spans: list[tuple[list[Message], str | Refused, str | Refused]],
-    closing: str,
-    tools: Tools,
+    tokenizer: "ChatTokenizer", chat: list[Message], tools: Tools, closing: str
 ) -> list[tuple[str, bool]] | Refused:
-    """Return the pieces of one chat. ``spans``: per assistant turn the messages before it, and the
-    text up to its opening, and up to its end."""
+    """Return the (text, carries loss) pieces of one chat."""
     row: list[tuple[str, bool]] = []
     done = ""
-    for asked, before, after in spans:
+    for at, message in enumerate(chat):
+        if message["role"] != "assistant":
+            continue
+        before = rendered(tokenizer, chat[:at], tools, open_turn=True)
+        after = rendered(tokenizer, chat[: at + 1], tools, open_turn=False)
         if isinstance(before, Refused):
             return before
         if isinstance(after, Refused):
             return after
         if not (before.startswith(done) and after.startswith(before)):
-            (unopened,) = rendered(tokenizer, [asked], tools, open_turn=False)
-            return _why_apart(done, before, after, unopened)
+            asked = rendered(tokenizer, chat[:at], tools, open_turn=False)
+            return _why_apart(done, before, after, asked)
         turn = after[len(before) :]
         end = turn.rfind(closing)
         if end < 0:
@@ -182,7 +148,7 @@ def _probe(
     for row, tokens in list(zip(pieces, encoded, strict=True))[:PROBED]:
         if isinstance(row, Refused) or isinstance(tokens, Refused):
             continue
-        whole = _tokenize(tokenizer, ["".join(text for text, _ in row)], {})[0]
+        whole = _tokenize(tokenizer, ["".join(text for text, _ in row)])[0]
         if tokenizer.decode(tokens.token_ids) != tokenizer.decode(whole):
             raise UserError(
                 f"tokenizer '{tokenizer.name_or_path}' encodes a text differently in pieces (it"
@@ -192,31 +158,19 @@ def _probe(
 
 
 def rendered(
-    tokenizer: "ChatTokenizer", chats: Sequence[list[Message]], tools: Tools, *, open_turn: bool
-) -> list[str | Refused]:
-    """Return the text of each chat; ``open_turn``: the assistant's turn follows."""
-
-    def render(batch: Sequence[list[Message]]) -> list[str]:
-        texts = tokenizer.apply_chat_template(
-            [[_for_template(message) for message in chat] for chat in batch],
+    tokenizer: "ChatTokenizer", chat: Sequence[Message], tools: Tools, *, open_turn: bool
+) -> str | Refused:
+    """Return the text of ``chat``; ``open_turn``: the assistant's turn follows."""
+    try:
+        (text,) = tokenizer.apply_chat_template(
+            [[_for_template(message) for message in chat]],
             tools=[dict(tool) for tool in tools] or None,
             tokenize=False,
             add_generation_prompt=open_turn,
         )
-        return [str(text) for text in texts]
-
-    if not chats:
-        return []
-    try:
-        return list(render(chats))
-    except TemplateError:  # the template raises for some row: find out which
-        rows: list[str | Refused] = []
-        for chat in chats:
-            try:
-                rows += render([chat])
-            except TemplateError as error:
-                rows.append(Refused("template", f"the chat template refuses the row: {error}"))
-        return rows
+    except TemplateError as error:
+        return Refused("template", f"the chat template refuses the row: {error}")
+    return str(text)
 
 
 def _for_template(message: Message) -> Message:
@@ -226,16 +180,15 @@ def _for_template(message: Message) -> Message:
     return {**message, **dict.fromkeys(REASONING, message[REASONING[0]])}
 
 
-def _tokenize(tokenizer: "ChatTokenizer", texts: list[str], known: Known) -> list[list[int]]:
-    """Encode without BOS: templates write their own. Equal texts are encoded once, those that are
-    ``known`` not at all."""
-    new = [text for text in dict.fromkeys(texts) if text not in known]
-    found = dict[str, list[int]]()
-    for start in range(0, len(new), BATCH):
-        batch = new[start : start + BATCH]
-        ids = tokenizer(batch, add_special_tokens=False, return_attention_mask=False)["input_ids"]
-        found.update(zip(batch, ids, strict=True))
-    return [found[text] if text in found else known[text] for text in texts]
+def _tokenize(tokenizer: "ChatTokenizer", texts: list[str]) -> list[list[int]]:
+    """Encode without BOS: templates write their own."""
+    found: list[list[int]] = []
+    for start in range(0, len(texts), BATCH):
+        batch = texts[start : start + BATCH]
+        found += tokenizer(batch, add_special_tokens=False, return_attention_mask=False)[
+            "input_ids"
+        ]
+    return found
 
 
 def schema_of(function: Callable[..., Any]) -> dict[str, Any]:

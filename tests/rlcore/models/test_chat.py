@@ -123,17 +123,13 @@ def test_a_demonstration_that_begins_as_the_template_opens_is_trained(templated)
     "template", [None, CHATML, FORGETFUL, CHATML.replace("m.content", "m.content|replace('x', '')")]
 )
 def test_many_rows_are_encoded_as_each_alone(templated, tokenizer, template) -> None:
-    """Rows of one shape share a run of the template, and equal texts their tokens."""
     tokenizer = templated(template or tokenizer.chat_template)
     chats = [_chat(*f"x{n % 9} %s|y {n}|\n|12"[: n + 2].split("|")) for n in range(40)]
     chats += [[{"role": "system", "content": "s"}, *chat] for chat in chats]
     prompts = encode_prompts(tokenizer, chats)
     assert prompts == [encode_prompts(tokenizer, [chat])[0] for chat in chats]
-    known = {}
-    assert encode_prompts(tokenizer, [chat[:1] for chat in chats], known=known)
     each = [encode_demonstrations(tokenizer, [chat])[0] for chat in chats]
     assert encode_demonstrations(tokenizer, chats) == each
-    assert encode_demonstrations(tokenizer, chats, known=known) == each
 
 
 def test_a_template_without_eos_is_an_error(templated) -> None:
