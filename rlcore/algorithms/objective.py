@@ -304,15 +304,9 @@ def _health(
 
 def _sampler_gap(old: torch.Tensor, rollout: torch.Tensor, batch: TokenBatch) -> Metrics:
     """Whether the sampler agrees with the learner."""
-    prob_gap, logprob_gap = (old.exp() - rollout.exp()).abs(), (old - rollout).abs()
-    prefix = "training/rollout"
+    gaps = {"probs": (old.exp() - rollout.exp()).abs(), "logprobs": (old - rollout).abs()}
+    prefix, share = "training/rollout", batch.mean_weight
     return Metrics(
-        sums={
-            f"{prefix}_probs_diff_mean": prob_gap.sum() * batch.mean_weight,
-            f"{prefix}_logprobs_diff_mean": logprob_gap.sum() * batch.mean_weight,
-        },
-        maxes={
-            f"{prefix}_probs_diff_max": prob_gap.max(),
-            f"{prefix}_logprobs_diff_max": logprob_gap.max(),
-        },
+        sums={f"{prefix}_{key}_diff_mean": gap.sum() * share for key, gap in gaps.items()},
+        maxes={f"{prefix}_{key}_diff_max": gap.max() for key, gap in gaps.items()},
     )

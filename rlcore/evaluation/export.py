@@ -29,7 +29,7 @@ def export_model(
 ) -> dict[str, Any]:
     """Publish the policy of ``policy_dir`` as ``out_dir``; return what was published.
 
-    Written to a hidden sibling, reloaded, compared (``publish.write_verified``), described by
+    Written to a hidden sibling, reloaded, compared (``write_verified``), described by
     README.md and ``export.json``, and renamed into place last; any difference or interruption
     leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name,
     parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff,
@@ -59,18 +59,15 @@ def export_model(
         }
         record = {"name": card.name, **asdict(proof), "files": files}
         if origin is not None:
-            record["origin"] = _origin(origin, partial)
+            weights = {path.name: file_digest(path) for path in sorted(partial.glob(WEIGHTS))}
+            named = origin.model_dump(include={"kind", "key", "sha256"})
+            record["origin"] = {**named, "weights": weights}
         (partial / "README.md").write_text(render_card(card, proof), encoding="utf-8")
         (partial / EXPORT).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         put_in_place(out_dir, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return record
-
-
-def _origin(origin: ArtifactRef, directory: Path) -> dict[str, Any]:
-    weights = {path.name: file_digest(path) for path in sorted(directory.glob(WEIGHTS))}
-    return {**origin.model_dump(include={"kind", "key", "sha256"}), "weights": weights}
 
 
 def _check_target(out_dir: Path) -> None:

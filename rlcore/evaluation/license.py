@@ -82,15 +82,13 @@ def license_of_card(text: str | None) -> License | None:
         return None
     if not isinstance(data, dict):
         return None
-    stated, name, link = (_words(data.get(key)) for key in _KEYS)
+    keys = ("license", "license_name", "license_link")
+    stated, name, link = (_words(data.get(key)) for key in keys)
     if stated is None:
         return None
     if link is not None and not link.startswith(("https://", "http://")):
         link = None  # a file beside that card, which is not beside this one
     return named(name or stated, link) if stated.lower() == "other" else named(stated, link)
-
-
-_KEYS = ("license", "license_name", "license_link")
 
 
 def _words(value: Any) -> str | None:

@@ -50,7 +50,7 @@ COMPANION_FILES = (
 MODEL_FILES = ("config.json", "*.safetensors", INDEX_FILE, *COMPANION_FILES)
 TOKENIZER_FILES = ("config.json", *COMPANION_FILES)
 CODE_FILES = ("*.py",)  # only with trust_remote_code
-HUB_TIMEOUT_S = 5.0
+HUB_TIMEOUT_S = 5.0  # a plan does not wait for the hub: it is printed without sizes instead
 MODEL_FOLDER = "model"  # the model in a base_model, policy or export artifact
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 

@@ -13,13 +13,11 @@ from huggingface_hub.errors import (
     OfflineModeIsEnabled,
 )
 
-from rlcore.models.files import SIZE_NAMES, read_config
+from rlcore.models.files import HUB_TIMEOUT_S, SIZE_NAMES, read_config
 from rlcore.models.smollm2 import FOLDER
 from rlcore.models.weight_files import checkpoint_shapes
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
-
-HUB_TIMEOUT_S = 5.0  # a plan must not wait for the hub: it is printed without the sizes instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +93,7 @@ def _shape_of_config(name: str, config: dict[str, Any], parameters: int) -> Mode
     config = {ours: config[old] for old, ours in SIZE_NAMES.items() if old in config} | config
     if "n_inner" in config:  # GPT-2's null means four times the hidden size
         config["intermediate_size"] = config["n_inner"] or 4 * config["hidden_size"]
-    needed = (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-    )
-    missing = [key for key in needed if key not in config]
+    missing = [key for key in ("vocab_size", *SIZE_NAMES.values()) if key not in config]
     if missing:
         raise UserError(
             f"config.json of '{name}' has no '{missing[0]}'; give a decoder-only text model"

@@ -61,15 +61,11 @@ def write_smollm2(target: Path) -> bool:
         model.load_state_dict(quantised.state_dict())
         model.save_pretrained(written)
         AutoTokenizer.from_pretrained(file.parent, **read).save_pretrained(written)
-        _as_published(written / "tokenizer_config.json")
+        # As published: under the name of the class that older releases of transformers know, too.
+        config = read_json(written / "tokenizer_config.json")
+        for name in ("is_local", "local_files_only", "backend"):
+            config.pop(name, None)
+        config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 8192}
+        write_json(written / "tokenizer_config.json", config)
         os.rename(written, target)
     return True
-
-
-def _as_published(file: Path) -> None:
-    """Name the tokenizer's class as older releases of transformers know it, too."""
-    config = read_json(file)
-    for name in ("is_local", "local_files_only", "backend"):
-        config.pop(name, None)
-    config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 8192}
-    write_json(file, config)
