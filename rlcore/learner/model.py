@@ -2,7 +2,6 @@
 writing."""
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from rlcore.learner.attention import AUTO, FLASH, INSTALL, SDPA, flash_problem
 from rlcore.learner.spec import LearnerSpec
 from rlcore.models.adapter import add_adapter
 from rlcore.models.architectures import plain_attention
-from rlcore.models.files import COMPANION_FILES, with_dtype
+from rlcore.models.files import copy_tokenizer, read_config, with_dtype, write_json
 from rlcore.models.logprobs import TokenLogprobModel, WithoutAdapter, check_head, turn_off_dropout
 from rlcore.models.value_model import SCORE_BIAS, TokenValueModel, put_score_head
 from rlcore.models.weight_files import checkpoint_shapes, read_checkpoint
@@ -143,11 +142,8 @@ def write_hf_directory(
     from safetensors.torch import save_file
 
     target.mkdir(parents=True, exist_ok=True)
-    for pattern in COMPANION_FILES:
-        for file in source.glob(pattern):
-            if file.is_file():
-                shutil.copyfile(file, target / file.name)
-    config = with_dtype(json.loads((source / "config.json").read_text(encoding="utf-8")), dtype)
+    copy_tokenizer(source, target)
+    config = with_dtype(read_config(source), dtype)
     if SCORE_WEIGHT in state:
         config |= {
             "architectures": [architecture],
@@ -156,7 +152,7 @@ def write_hf_directory(
             "num_labels": 1,
             "pad_token_id": padding_token(source),
         }
-    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    write_json(target / "config.json", config)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
 
