@@ -69,10 +69,7 @@ def make_sampling_consistent(config: "GenerationConfig") -> None:
 
 
 PLACEHOLDER = "PLACEHOLDER"
-BY_TOKENIZER = "the tokenizer's eos_token"
-BY_TEMPLATE = "the chat template's end of an assistant turn"
 OPENING = [{"role": "user", "content": "?"}, {"role": "assistant", "content": PLACEHOLDER}]
-_NEXT = [{"role": "user", "content": "?"}]
 NEVER_CLOSES = (
     "the chat template never writes a stop token behind an assistant turn, so no answer that is"
     " rendered by it has an end to learn; set model.chat_template to one that writes eos_token"
@@ -130,12 +127,13 @@ def stops_of(
     that is not one token.
     """
     listed, vocab_size = _listed(directory) if directory is not None else ([], None)
-    found: dict[int, list[str]] = {eos_token_id(tokenizer): [BY_TOKENIZER]}
+    found = {eos_token_id(tokenizer): ["the tokenizer's eos_token"]}
     closing = closing_token(tokenizer)
     if closing is not None:
         closing_id = tokenizer.convert_tokens_to_ids(closing)
         assert isinstance(closing_id, int), f"{closing!r} is one token"
-        found.setdefault(closing_id, []).append(BY_TEMPLATE)
+        origin = "the chat template's end of an assistant turn"
+        found.setdefault(closing_id, []).append(origin)
     for token, name in listed:
         if vocab_size is None or token < vocab_size:
             found.setdefault(token, []).append(f"eos_token_id of {name}")
@@ -178,7 +176,7 @@ def closing_token(tokenizer: "ChatTokenizer") -> str | None:
     except TemplateError:
         return eos
     try:
-        followed = _behind_answer(tokenizer, [*OPENING, *_NEXT])
+        followed = _behind_answer(tokenizer, [*OPENING, OPENING[0]])
         pairs = enumerate(zip(last, followed, strict=False))
         always = last[: next((at for at, (a, b) in pairs if a != b), len(followed))]
     except TemplateError:

@@ -9,7 +9,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,27 +238,24 @@ def read_checkpoint(model_dir: str | Path) -> "dict[str, torch.Tensor]":
     A tied ``lm_head.weight`` that some checkpoints repeat is dropped. Raises ``UserError`` when
     the directory holds no safetensors weights or no ``config.json``.
     """
+    repeated = _repeated(model_dir)
     state: dict[str, torch.Tensor] = {}
-    for file in weight_files(_with_config(model_dir)):
+    for file in weight_files(Path(model_dir)):
         state.update(read_state(file))
-    return {name: state[name] for name in _canonical(model_dir, state)}
+    return {name: tensor for name, tensor in state.items() if name not in repeated}
 
 
 def checkpoint_shapes(model_dir: str | Path) -> dict[str, tuple[int, ...]]:
     """Return name -> shape of a checkpoint's canonical state; reads headers only. Raises
     ``UserError`` as ``stored_tensors``, and without a ``config.json``."""
-    held = stored_tensors(_with_config(model_dir))
-    return {name: held[name].shape for name in _canonical(model_dir, held)}
+    repeated, held = _repeated(model_dir), stored_tensors(Path(model_dir))
+    return {name: tensor.shape for name, tensor in held.items() if name not in repeated}
 
 
-def _with_config(model_dir: str | Path) -> Path:
-    root = Path(model_dir)
-    if not (root / "config.json").is_file():
-        raise UserError(f"{root} has no config.json; give a Hugging Face model directory")
-    return root
-
-
-def _canonical(model_dir: str | Path, names: Iterable[str]) -> list[str]:
-    config = json.loads((Path(model_dir) / "config.json").read_text(encoding="utf-8"))
-    tied = config.get("tie_word_embeddings", False)
-    return [name for name in names if not (tied and name == "lm_head.weight")]
+def _repeated(model_dir: str | Path) -> tuple[str, ...]:
+    """Return the names of tensors that some checkpoints repeat under another."""
+    file = Path(model_dir) / "config.json"
+    if not file.is_file():
+        raise UserError(f"{model_dir} has no config.json; give a Hugging Face model directory")
+    config = json.loads(file.read_text(encoding="utf-8"))
+    return ("lm_head.weight",) if config.get("tie_word_embeddings", False) else ()
