@@ -58,50 +58,49 @@ def check_weights(directory: Path, config: Mapping[str, Any]) -> None:
             )
     embedding = embedding_of(tensors)
     if embedding is not None:
-        _check_tied(tensors, *embedding, config, directory)
+        _check_tied(tensors, embedding, config, directory)
 
 
-def embedding_of(tensors: Mapping[str, StoredTensor]) -> tuple[str, StoredTensor] | None:
-    """Return name and tensor of the input embedding, [tokens, width]; None where none has one of
-    the usual names."""
+def embedding_of(tensors: Mapping[str, StoredTensor]) -> StoredTensor | None:
+    """Return the input embedding, [tokens, width]; None where none has one of the usual names."""
     for name, tensor in tensors.items():
         if name.endswith(_EMBEDDINGS) and len(tensor.shape) == 2:
-            return name, tensor
+            return tensor
     return None
 
 
 def _check_tied(
     tensors: Mapping[str, StoredTensor],
-    name: str,
     embedding: StoredTensor,
     config: Mapping[str, Any],
     directory: Path,
 ) -> None:
-    head = next((head for head in _HEADS if head in tensors), None)
+    head = next((tensors[name] for name in _HEADS if name in tensors), None)
     if head is None or not _is_tied(config, directory):
         return
-    if not _equal(name, embedding, head, tensors[head]):
+    if not _equal(embedding, head):
         raise UserError(
-            f"model.path = '{directory}' has tie_word_embeddings = true and an '{head}' that is not"
-            f" '{name}', and loaders differ in which they use; set tie_word_embeddings to false in"
-            f" config.json, or remove '{head}' from the weights"
+            f"model.path = '{directory}' has tie_word_embeddings = true and an '{head.name}' that"
+            f" is not '{embedding.name}', and loaders differ in which they use; set"
+            f" tie_word_embeddings to false in config.json, or remove '{head.name}' from the"
+            " weights"
         )
 
 
-def _equal(name: str, one: StoredTensor, head: str, other: StoredTensor) -> bool:
+def _equal(one: StoredTensor, other: StoredTensor) -> bool:
     import torch
 
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     # Bits: NaN differs from itself.
-    return torch.equal(*(_values(*each).view(torch.uint8) for each in ((name, one), (head, other))))
+    return torch.equal(_values(one).view(torch.uint8), _values(other).view(torch.uint8))
 
 
-def _values(name: str, tensor: StoredTensor) -> "torch.Tensor":
+def _values(tensor: StoredTensor) -> "torch.Tensor":
     from safetensors import safe_open
 
     with safe_open(tensor.file, framework="pt") as opened:
-        return opened.get_tensor(name)
+        return opened.get_tensor(tensor.name)
 
 
 def _is_tied(config: Mapping[str, Any], directory: Path) -> bool:
@@ -131,7 +130,7 @@ def check_finite(directory: Path) -> None:
     for name, tensor in stored_tensors(directory).items():
         if tensor.dtype not in _FLOATS or name.endswith(_MASK) or 0 in tensor.shape:
             continue
-        values = _values(name, tensor)
+        values = _values(tensor)
         # Both ends are NaN where any value is; counting takes ten times as long.
         if all(end.isfinite() for end in values.aminmax()):
             continue
@@ -152,7 +151,7 @@ def check_tokenizer_fits(
     the tokenizer of its siblings that see.
     """
     embedding = embedding_of(stored_tensors(directory))
-    rows = _text_config(config).get("vocab_size") if embedding is None else embedding[1].shape[0]
+    rows = _text_config(config).get("vocab_size") if embedding is None else embedding.shape[0]
     seen = {v for k, v in tokenizer.special_tokens_map.items() if k in _OF_OTHER_SENSES}
     beyond = {
         token: number

@@ -34,6 +34,7 @@ _AGAIN = "fetch or save the model again"
 class StoredTensor:
     """A tensor of a file. ``dtype``: the format's name of it, such as ``BF16``."""
 
+    name: str
     file: Path
     dtype: str
     shape: tuple[int, ...]
@@ -138,7 +139,7 @@ def _header(file: Path) -> dict[str, StoredTensor]:
             f" bytes: {error}); {_AGAIN}"
         ) from None
     return {
-        name: StoredTensor(file, each.get_dtype(), tuple(each.get_shape()))
+        name: StoredTensor(name, file, each.get_dtype(), tuple(each.get_shape()))
         for name, each in held.items()
     }
 
