@@ -133,23 +133,20 @@ def write_verified(
     keep_form(policy_dir, target, dtype=_short(source.dtype), trust_remote_code=trust_remote_code)
     written = load_policy(target, "auto", trust_remote_code)
     written_tokenizer = load_tokenizer(target, trust_remote_code=trust_remote_code)
-    digest = _same("weights", _digest(source), _digest(written), target)
-    tied = _same("tied embeddings", _is_tied(source), _is_tied(written), target)
-    _same("configuration", _settings(source.config), _settings(written.config), target)
-    kept, found = (_settings(model.generation_config) for model in (source, written))
-    _same("generation_config", kept, found, target)
+    expected, found = _probes(source, source_tokenizer), _probes(written, written_tokenizer)
+    for what, probe in expected.items():
+        if probe != found[what]:
+            raise _unlike(what, probe, found[what], target)
     difference, largest = _logits_difference(source, written)
     tolerance = LOGITS_TOLERANCE.get(str(written.dtype), FULL_PRECISION_TOLERANCE)
     if not difference <= tolerance * largest:
-        _same("logits: max abs difference", 0.0, difference, target)
-    for what, probe in _tokenizer_probes(source_tokenizer).items():
-        _same(what, probe, _tokenizer_probes(written_tokenizer)[what], target)
+        raise _unlike("logits: max abs difference", 0.0, difference, target)
     return Proof(
         parameters=written.num_parameters(),
         dtype=_short(written.dtype),
-        tied=tied,
-        weights_digest=digest,
-        chat_template_sha256=_template_digest(written_tokenizer),
+        tied=found["tied embeddings"],
+        weights_digest=found["weights"],
+        chat_template_sha256=found["chat template (sha256)"],
         logits_max_abs_diff=difference,
         transformers=needed_transformers(target),
         stop_tokens=[str(token) for token in stops.tokens],
@@ -191,25 +188,14 @@ def _short(dtype: "torch.dtype") -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _same(what: str, expected: Any, found: Any, target: Path) -> Any:
-    """Return ``found`` when it equals ``expected``, else raise; the error quotes short values."""
-    if expected == found:
-        return found
+def _unlike(what: str, expected: Any, found: Any, target: Path) -> ExportError:
+    """Return the error, which quotes short values."""
     values = f": {expected!r} became {found!r}"
-    raise ExportError(
+    return ExportError(
         f"export to {target}: {what} of the reloaded model differ from the policy's"
         f"{values if len(values) < 200 else ''}; nothing was published, check the model class and"
         " the transformers version"
     )
-
-
-def _digest(model: "PreTrainedModel") -> str:
-    return state_digest(file_state(model).items())
-
-
-def _is_tied(model: "PreTrainedModel") -> bool:
-    head = model.get_output_embeddings()
-    return head is not None and head.weight is model.get_input_embeddings().weight
 
 
 def _settings(config: "PreTrainedConfig | GenerationConfig | None") -> dict[str, Any]:
@@ -234,20 +220,21 @@ def _logits_difference(
     return float((expected - found).abs().max()), float(expected.abs().max())
 
 
-def _tokenizer_probes(tokenizer: "PreTrainedTokenizerBase") -> dict[str, Any]:
-    """Return everything about a tokenizer that training and serving depend on."""
+def _probes(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> dict[str, Any]:
+    """Return everything about the two that training and serving depend on, logits apart."""
+    head = model.get_output_embeddings()
     encoded = [tokenizer.encode(text, add_special_tokens=False) for text in PROBE_TEXTS]
     return {
+        "weights": state_digest(file_state(model).items()),
+        "tied embeddings": head is not None and head.weight is model.get_input_embeddings().weight,
+        "configuration": _settings(model.config),
+        "generation_config": _settings(model.generation_config),
         "vocabulary": tokenizer.get_vocab(),
         "special tokens": tokenizer.special_tokens_map,
         "token ids of the probe texts": encoded,
         "round trip of the probe texts": [tokenizer.decode(ids) for ids in encoded],
-        "chat template (sha256)": _template_digest(tokenizer),
+        "chat template (sha256)": hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest(),
         "token ids of the probe chat": tokenizer.apply_chat_template(
             list(PROBE_MESSAGES), add_generation_prompt=True, return_dict=False
         ),
     }
-
-
-def _template_digest(tokenizer: "PreTrainedTokenizerBase") -> str:
-    return hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest()
