@@ -186,10 +186,9 @@ def policy_loss(
 ) -> ClippedLoss:
     """Return the loss called ``name`` per token: one of ``LOSSES`` or the user's.
 
-    ``clip``: ``clip_low``, ``clip_high`` and ``clip_dual``, as of ``clipped_surrogate``. The user's
-    function is called with the same arguments and returns a loss [tokens], or a
-    ClippedLoss when it has clips to report. Raises ``UserError`` for an unknown name and for a loss
-    of another shape.
+    ``clip``: as of ``clipped_surrogate``. The user's function is called with the same arguments and
+    returns a loss [tokens], or a ClippedLoss when it has clips to report. Raises ``UserError`` for
+    an unknown name and for a loss of another shape.
     """
     function = find_loss(name)
     found = function(ratio, logprobs, advantages, **clip)

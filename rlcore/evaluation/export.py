@@ -31,9 +31,8 @@ def export_model(
 
     Written to a hidden sibling, reloaded, compared (``write_verified``), described by
     README.md and ``export.json``, and renamed into place last; any difference or interruption
-    leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name,
-    parameters, dtype, tied, weights_digest, chat_template_sha256, logits_max_abs_diff,
-    transformers, files (name -> bytes). An adapter that lies beside ``policy_dir`` is a folder in
+    leaves ``out_dir`` as it was. ``dtype`` None keeps the policy's. Keys of the result: name, those
+    of ``Proof``, files (name -> bytes). An adapter that lies beside ``policy_dir`` is a folder in
     it. ``origin``: the artifact that the weights are of, where the directory itself becomes none:
     kind, key and sha256 of it, and the digests of the files of weights, are added as ``origin``, so
     that its lineage can be followed.

@@ -28,12 +28,7 @@ from rlcore.models.soundness import (
 )
 from rlcore.models.stop_tokens import Stops, check_generation, check_id, record_stops, stops_of
 from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
-from rlcore.models.weight_names import (
-    empty_model,
-    file_shapes,
-    has_file_names,
-    write_file_names,
-)
+from rlcore.models.weight_names import empty_model, file_shapes, has_file_names, write_file_names
 from rlcore.store.limits import within, within_memory
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection

@@ -93,13 +93,12 @@ class MicroBatch:
 
     ``input_ids``, ``position_ids``: [rows, row_tokens] int64. ``predictors`` [targets] int64: flat
     place (row x row_tokens + column) whose output is read for the target: the one before it, or
-    under targets "last" its own. ``target_ids`` [targets]
-    int64. ``sequences`` [targets] int64: sequence of each target. ``sources`` [targets] int64:
-    place of the target in the concatenation of all sequences. ``num_tokens``: tokens of the
-    sequences, without padding and with a prompt for each. ``documents``, ``continued``: [rows,
-    row_tokens] int32, the document that a place belongs to, and the one before it that it attends
-    to as well (or the same), both counted in the micro-batch, padding -1; None where no document
-    continues another.
+    under targets "last" its own. ``target_ids`` [targets] int64. ``sequences`` [targets] int64:
+    sequence of each target. ``sources`` [targets] int64: place of the target in the concatenation
+    of all sequences. ``num_tokens``: tokens of the sequences, without padding and with a prompt for
+    each. ``documents``, ``continued``: [rows, row_tokens] int32, the document that a place belongs
+    to, and the one before it that it attends to as well (or the same), both counted in the
+    micro-batch, padding -1; None where no document continues another.
     """
 
     input_ids: np.ndarray

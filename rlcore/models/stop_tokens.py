@@ -1,5 +1,4 @@
-"""The tokens that end a turn of a model, each with where it was found; and
-generation_config.json.
+"""The tokens that end a turn of a model, each with where it was found; generation_config.json.
 
 A model that chats often has several: the tokenizer's EOS ends a document, another one ends a turn,
 a third one a call of a tool. Whoever samples takes all of them.
@@ -163,10 +162,9 @@ def closing_token(tokenizer: "ChatTokenizer") -> str | None:
     """Return the text of the token with which the chat template closes an assistant turn; None
     where it writes none.
 
-    That is what follows the answer whether or not another turn follows: there EOS, else the
-    last added token (Phi-3 writes "<|end|>", and EOS at the end of a chat alone). Where nothing
-    does, what ends a chat. A template that refuses the chat cannot be asked, and
-    EOS is taken.
+    That is what follows the answer whether or not another turn follows: there EOS, else the last
+    added token (Phi-3 writes "<|end|>", and EOS at the end of a chat alone). Where nothing does,
+    what ends a chat. A template that refuses the chat cannot be asked, and EOS is taken.
     """
     from jinja2 import TemplateError
 
