@@ -24,8 +24,6 @@ from schemas.errors import UserError
 from schemas.recipe import EvaluateSection
 from schemas.rl import RewardSection
 
-Scorer = Callable[[list[RewardRow]], list[Reward]]
-
 
 def evaluate(
     prompts: pl.DataFrame,
@@ -36,7 +34,7 @@ def evaluate(
     engines: EnginePool,
     tokenizer: Any,
     stop_ids: tuple[int, ...],
-    scorer: Scorer,
+    scorer: Callable[[list[RewardRow]], list[Reward]],
     reward: RewardSection,
     split: str = "test",
     episodes: Episodes | None = None,
