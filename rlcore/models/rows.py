@@ -150,10 +150,9 @@ def plan_rows(
     free = np.zeros(len(lengths), dtype=np.int64)
     rows: list[list[int]] = []
     for index, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        # The first row with room, or row 0 where none has any.
-        row = int(np.argmax(free[: len(rows)] >= length)) if rows else 0
-        if not rows or free[row] < length:
-            row = len(rows)
+        room = np.flatnonzero(free[: len(rows)] >= length)
+        row = int(room[0]) if len(room) else len(rows)
+        if row == len(rows):
             rows.append([])
             free[row] = row_tokens
         rows[row].append(index)
