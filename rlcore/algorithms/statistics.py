@@ -5,7 +5,7 @@ Letters: n samples of one prompt, c of them correct, k the number a user would d
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,18 +100,11 @@ def bootstrap_share(successes: np.ndarray, counts: np.ndarray, seed: int) -> Est
     """
     if not len(counts):
         raise UserError("a figure over prompts needs at least one prompt; got none")
-    shares = [
-        successes[rows_BP].sum(axis=1) / counts[rows_BP].sum(axis=1)
-        for rows_BP in _resamples(len(counts), seed)
-    ]
-    low, high = np.quantile(np.concatenate(shares), [0.025, 0.975])
-    return Estimate(float(successes.sum() / counts.sum()), float(low), float(high))
-
-
-def _resamples(num_prompts: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield ``RESAMPLES`` rows of prompt indices in blocks [B, num_prompts]: all at once would be
-    100 MB for ten thousand prompts."""
-    rng = np.random.default_rng(seed)
+    rng, num_prompts, shares = np.random.default_rng(seed), len(counts), []
+    # Indices of all resamples at once would be 100 MB for ten thousand prompts.
     block = max(1, BLOCK_INDICES // num_prompts)
     for left in range(RESAMPLES, 0, -block):
-        yield rng.integers(0, num_prompts, (min(block, left), num_prompts))
+        rows_BP = rng.integers(0, num_prompts, (min(block, left), num_prompts))
+        shares.append(successes[rows_BP].sum(axis=1) / counts[rows_BP].sum(axis=1))
+    low, high = np.quantile(np.concatenate(shares), [0.025, 0.975])
+    return Estimate(float(successes.sum() / counts.sum()), float(low), float(high))

@@ -57,10 +57,6 @@ class WeightUpdate:
 CHUNK_BYTES = 16 * 2**20  # leaf of the hash tree, so that one big embedding is hashed on all cores
 
 
-def _sha256(chunk: memoryview) -> str:
-    return hashlib.sha256(chunk).hexdigest()
-
-
 class DigestTap:
     """Hashes the tensors of a state on their way from ``items`` to the consumer.
 
@@ -87,8 +83,8 @@ class DigestTap:
                         " name"
                     )
                 held = raw_bytes(tensor)
-                starts = range(0, len(held), CHUNK_BYTES)
-                leaves = [*pool.map(_sha256, (held[at : at + CHUNK_BYTES] for at in starts))]
+                chunks = (held[at : at + CHUNK_BYTES] for at in range(0, len(held), CHUNK_BYTES))
+                leaves = [*pool.map(lambda chunk: hashlib.sha256(chunk).hexdigest(), chunks)]
                 line = [name, str(tensor.dtype), list(tensor.shape), leaves]
                 self.digests[name] = json.dumps(line)
                 yield name, tensor
