@@ -4,7 +4,7 @@ import re
 
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError
-from schemas.outcomes import FinishReason, Outcome
+from schemas.outcomes import FinishReason
 
 _LAST_LINE = re.compile(r"#### ([0-9]{1,4})")
 
@@ -29,19 +29,9 @@ def _score(row: RewardRow) -> Reward:
     check_truth(row.ground_truth)
     assert row.ground_truth is not None, "it was looked at"
     if row.finish_reason != FinishReason.STOP:
-        return _no_answer(row, f"ended by {row.finish_reason}, not by itself")
+        return Reward.no_answer(row, f"ended by {row.finish_reason}, not by itself")
     match = _LAST_LINE.fullmatch(row.response.rpartition("\n")[2])
     if match is None:
-        return _no_answer(row, "the last line is not '#### ' and 1 to 4 digits")
+        return Reward.no_answer(row, "the last line is not '#### ' and 1 to 4 digits")
     right = int(match[1]) == int(row.ground_truth)
-    return Reward(
-        row.trajectory_id,
-        Outcome.OK if right else Outcome.WRONG,
-        float(right),
-        correct=right,
-        answer=str(int(match[1])),
-    )
-
-
-def _no_answer(row: RewardRow, why: str) -> Reward:
-    return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False, detail=why)
+    return Reward.of(row, float(right), right, answer=str(int(match[1])))

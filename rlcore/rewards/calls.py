@@ -75,8 +75,8 @@ class AsyncFunction:
             if time.perf_counter() - start < timeout_s:  # the function's own
                 reward = failed(row, error)
             else:
-                detail = f"no score within {timeout_s:g} s; it was cancelled"
-                reward = Reward(row.trajectory_id, Outcome.TIMEOUT, None, detail=detail)
+                why = f"no score within {timeout_s:g} s; it was cancelled"
+                reward = Reward.lost(row, why, Outcome.TIMEOUT)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
             reward = failed(row, error)
         return reward, time.perf_counter() - start
@@ -87,7 +87,7 @@ Function = SyncFunction | AsyncFunction
 
 def failed(row: RewardRow, error: BaseException) -> Reward:
     """Return the reward of a row whose function raised ``error``."""
-    return Reward(row.trajectory_id, Outcome.ERROR, None, detail=failure_text(error))
+    return Reward.lost(row, failure_text(error))
 
 
 def failure_text(error: BaseException) -> str:

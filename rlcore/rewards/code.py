@@ -19,7 +19,6 @@ from rlcore.sandbox.probe import find_sandbox
 from rlcore.sandbox.sandbox import Sandbox
 from rlcore.sandbox.types import MIB, Limits, Ran, Status
 from schemas.errors import UserError
-from schemas.outcomes import Outcome
 
 # What scoring a row takes besides its programs: the first row also looks for a sandbox.
 _MARGIN_S = 1.0
@@ -87,20 +86,13 @@ def scorer(
         tests = cases_of(row.ground_truth)
         program = last_program(row.response)
         if program is None:
-            return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False)
+            return Reward.no_answer(row)
         deadline = time.monotonic() + row_timeout_s - _MARGIN_S
         runs_in = find_sandbox(sandbox)
         passed, why = _passed(runs_in, program, tests, limits, deadline, to_the_end=partial)
-        share = passed / len(tests.inputs)
         right = passed == len(tests.inputs)
-        return Reward(
-            row.trajectory_id,
-            Outcome.OK if right else Outcome.WRONG,
-            share if partial else float(right),
-            correct=right,
-            detail=why,
-            answer=program,
-        )
+        share = passed / len(tests.inputs) if partial else float(right)
+        return Reward.of(row, share, right, detail=why, answer=program)
 
     return score
 

@@ -22,7 +22,6 @@ from rlcore.rewards.math_text import in_latex
 from rlcore.rewards.math_units import split_unit
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError, did_you_mean
-from schemas.outcomes import Outcome
 
 STRICT_CHARACTERS = 300
 MODES = ("strict", "numeric")
@@ -61,14 +60,8 @@ def scorer(mode: str = "strict", format_score: float = 0.0) -> Scorer:
             answer = None if number is None else written(number)
             right = number == truth
         if answer is None:
-            return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False)
-        return Reward(
-            row.trajectory_id,
-            Outcome.OK if right else Outcome.WRONG,
-            1.0 if right else float(format_score),
-            correct=right,
-            answer=answer,
-        )
+            return Reward.no_answer(row)
+        return Reward.of(row, 1.0 if right else float(format_score), right, answer=answer)
 
     return score
 

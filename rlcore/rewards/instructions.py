@@ -13,7 +13,6 @@ from typing import Any
 
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError, did_you_mean
-from schemas.outcomes import Outcome
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _END = re.compile(r"[.!?]+(?=\s|$)")
@@ -27,15 +26,10 @@ def scorer() -> Scorer:
         text = row.response.strip()
         checks = list(_checks(_asked(row.ground_truth)))
         if not text:
-            return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False)
+            return Reward.no_answer(row)
         broken = [name for name, keeps in checks if not keeps(text)]
-        return Reward(
-            row.trajectory_id,
-            Outcome.WRONG if broken else Outcome.OK,
-            1 - len(broken) / len(checks),
-            correct=not broken,
-            detail=f"not kept: {', '.join(broken)}" if broken else "",
-        )
+        detail = f"not kept: {', '.join(broken)}" if broken else ""
+        return Reward.of(row, 1 - len(broken) / len(checks), not broken, detail=detail)
 
     return score
 

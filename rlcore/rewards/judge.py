@@ -8,7 +8,6 @@ from rlcore.rewards.judges.question import JudgeQuestion, NoVerdict, question_of
 from rlcore.rewards.judges.setup import JudgeSetup
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from schemas.errors import UserError
-from schemas.outcomes import Outcome
 
 
 class JudgeFunction:
@@ -46,7 +45,7 @@ class JudgeFunction:
                     other=row.other,
                 )
             except UserError as error:
-                rewards[index] = _lost(row, str(error))
+                rewards[index] = Reward.lost(row, str(error))
         client = JudgeClient(self._judge_name, self._judge, self._access)
         found = client.ask_all(questions.values())
         for index, question in questions.items():
@@ -61,7 +60,7 @@ class JudgeFunction:
         self, row: RewardRow, question: JudgeQuestion, answer: str | NoAnswer, seconds: float
     ) -> Reward:
         if isinstance(answer, NoAnswer):
-            return _lost(row, str(answer), seconds=seconds)
+            return Reward.lost(row, str(answer), seconds=seconds)
         said: dict[str, Any] = {
             "question": question.digest,
             "answer": answer,
@@ -71,18 +70,7 @@ class JudgeFunction:
         try:
             said["choice"] = verdict_of(self._judge, question, answer)
         except NoVerdict as error:
-            return _lost(row, str(error), seconds=seconds, verdicts={self.name: said})
+            return Reward.lost(row, str(error), seconds=seconds, verdicts={self.name: said})
         score, bound = self._judge.scores[said["choice"]], self._judge.correct_from
         correct = None if bound is None else score >= bound
-        return Reward(
-            row.trajectory_id,
-            Outcome.WRONG if correct is False else Outcome.OK,
-            score,
-            correct=correct,
-            seconds=seconds,
-            verdicts={self.name: said},
-        )
-
-
-def _lost(row: RewardRow, detail: str, **more: Any) -> Reward:
-    return Reward(row.trajectory_id, Outcome.ERROR, None, detail=detail, **more)
+        return Reward.of(row, score, correct, seconds=seconds, verdicts={self.name: said})

@@ -2,7 +2,6 @@
 
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError
-from schemas.outcomes import Outcome
 
 
 def scorer(soft: int, hard: int) -> Scorer:
@@ -30,6 +29,6 @@ def scorer(soft: int, hard: int) -> Scorer:
             value = -1.0
         else:
             value = (soft - row.num_tokens) / (hard - soft)
-        return Reward(row.trajectory_id, Outcome.OK, value)
+        return Reward.of(row, value)
 
     return score

@@ -19,7 +19,6 @@ from rlcore.rewards.math_text import GROUP, in_latex, split_outside
 from rlcore.rewards.math_units import is_of, ratio, split_unit, summed
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError
-from schemas.outcomes import Outcome
 
 _ANNOUNCED = re.compile(
     r"^\s*(?:\\text\{)?\s*(?:the )?(?:final )?answer(?: is)?\b\s?:?\s*\}?", re.IGNORECASE
@@ -57,17 +56,10 @@ def scorer() -> Scorer:
         answers = final_answers(row.response)
         if not answers:
             cut = is_cut_off(row.response)
-            detail = r"the last \boxed{ is not closed" if cut else "the response holds no answer"
-            return Reward(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False, detail=detail)
+            why = r"the last \boxed{ is not closed" if cut else "the response holds no answer"
+            return Reward.no_answer(row, why)
         right, why = _judge_together(answers, row.ground_truth)
-        return Reward(
-            row.trajectory_id,
-            Outcome.OK if right else Outcome.WRONG,
-            float(right),
-            correct=right,
-            detail=why,
-            answer=", ".join(answers),
-        )
+        return Reward.of(row, float(right), right, detail=why, answer=", ".join(answers))
 
     return score
 

@@ -175,12 +175,10 @@ class RewardPool:
         said = self._said(row, parts)
         if not said:
             if self._is_for_model(row):
-                return Reward(row.trajectory_id, Outcome.OK, 0.0)
-            return Reward(
-                row.trajectory_id,
-                Outcome.ERROR,
-                None,
-                detail=f"no reward function scores data_source {row.data_source!r} with"
+                return Reward.of(row, 0.0)
+            return Reward.lost(
+                row,
+                f"no reward function scores data_source {row.data_source!r} with"
                 f" reward_model.style {row.style!r}",
             )
         seconds = sum(reward.seconds for reward in parts.values())
@@ -351,9 +349,7 @@ def environment_reward(row: RewardRow, options: Mapping[str, Any]) -> Reward:
     verdict.
     """
     score, success_at = float(sum(row.turn_rewards)), options.get("success_at")
-    correct = None if success_at is None else score >= success_at
-    outcome = Outcome.WRONG if correct is False else Outcome.OK
-    return Reward(row.trajectory_id, outcome, score, correct=correct)
+    return Reward.of(row, score, None if success_at is None else score >= success_at)
 
 
 def add_model_score(reward: Reward, function: RewardFunction, value: float | str) -> Reward:

@@ -152,8 +152,7 @@ class FunctionProcess:
             outcome = Outcome.ERROR
             detail = f"the process of {self._what} died in this row ({said['ended']})"
         self._note_loss(detail)
-        name = rows[index].trajectory_id
-        return {index: Reward(name, outcome, None, detail=detail, seconds=seconds)}
+        return {index: Reward.lost(rows[index], detail, outcome, seconds=seconds)}
 
     def _answered(self, row: RewardRow, values: list[Any]) -> Reward:
         outcome, score, correct, parts, detail, seconds, answer = values

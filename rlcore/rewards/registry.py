@@ -41,7 +41,6 @@ from schemas.names import (
     split_function,
     term_name,
 )
-from schemas.outcomes import Outcome
 
 if TYPE_CHECKING:  # scoring processes do not import the recipe's sections
     from schemas.recipe import Recipe
@@ -185,7 +184,7 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
     name_of_failed, failed = next(lost, ("", None))
     said = [*counted, *(r for _, r in watching if r.score is not None)]
     verdicts = [r for r in said if r.correct is not None]
-    verdict = failed or (verdicts or said or [Reward(row.trajectory_id, Outcome.OK, 0.0)])[0]
+    verdict = failed or (verdicts or said or [Reward.of(row, 0.0)])[0]
     values: dict[str, float] = {}
     for name, _, reward in rewards:
         values.update({f"{name}/{key}": value for key, value in reward.parts.items()})
@@ -295,29 +294,23 @@ def reward_of(row: RewardRow, result: Any) -> Reward:
     Raises UserError for anything else, NaN and infinity included.
     """
     if result is None:
-        return Reward(
-            row.trajectory_id, Outcome.ERROR, None, detail="the reward function returned None"
-        )
+        return Reward.lost(row, "the reward function returned None")
     if not isinstance(result, Mapping):
-        return Reward(
-            row.trajectory_id, Outcome.OK, _finite(result, "the reward function returned")
-        )
+        return Reward.of(row, _finite(result, "the reward function returned"))
     result = {str(key): plain(value) for key, value in result.items()}
     if "score" not in result:
         raise UserError(f"the reward function returned a dict without 'score': {sorted(result)}")
     score = _finite(result["score"], "the reward function returned score")
-    correct = _verdict(result.get("acc"))
     answer = result.get("answer", result.get("pred"))
     parts = {
         key: float(value)
         for key, value in result.items()
         if key not in ("score", "acc", "detail") and isinstance(value, numbers.Real)
     }
-    return Reward(
-        row.trajectory_id,
-        Outcome.WRONG if correct is False else Outcome.OK,
+    return Reward.of(
+        row,
         score,
-        correct=correct,
+        _verdict(result.get("acc")),
         parts={key: value for key, value in parts.items() if math.isfinite(value)},
         detail=str(result.get("detail") or ""),
         answer=None if answer is None else str(answer),

@@ -8,7 +8,6 @@ import re
 
 from rlcore.rewards.types import Reward, RewardRow, Scorer
 from schemas.errors import UserError, did_you_mean
-from schemas.outcomes import Outcome
 
 MATCHES = ("whole", "part")
 
@@ -38,6 +37,6 @@ def scorer(pattern: str, match: str = "whole") -> Scorer:
     def score(row: RewardRow) -> Reward:
         found = matches(row.response) is not None
         detail = "" if found else "the response does not have the form of the pattern"
-        return Reward(row.trajectory_id, Outcome.OK, float(found), detail=detail)
+        return Reward.of(row, float(found), detail=detail)
 
     return score

@@ -78,6 +78,24 @@ class Reward:
     failures: Mapping[str, Failure] = field(default_factory=dict)  # by function of weight 0
     verdicts: Mapping[str, Any] = field(default_factory=dict)  # by judge: what it answered
 
+    @classmethod
+    def of(cls, row: RewardRow, score: float, correct: bool | None = None, **more: Any) -> "Reward":
+        """Return the reward of a row that has a score, and a verdict unless ``correct`` is None."""
+        outcome = Outcome.WRONG if correct is False else Outcome.OK
+        return cls(row.trajectory_id, outcome, score, correct=correct, **more)
+
+    @classmethod
+    def no_answer(cls, row: RewardRow, why: str = "") -> "Reward":
+        """Return the reward of a response that holds no answer, which is wrong."""
+        return cls(row.trajectory_id, Outcome.NO_ANSWER, 0.0, correct=False, detail=why)
+
+    @classmethod
+    def lost(
+        cls, row: RewardRow, why: str, outcome: Outcome = Outcome.ERROR, **more: Any
+    ) -> "Reward":
+        """Return the reward of a row that has no score."""
+        return cls(row.trajectory_id, outcome, None, detail=why, **more)
+
     @property
     def verdicts_json(self) -> str | None:
         """``verdicts`` as a JSON object; None where no judge was asked."""
@@ -133,9 +151,8 @@ def score_finished(
 
 def _unfinished(row: RewardRow) -> Reward:
     if row.failure:
-        return Reward(row.trajectory_id, Outcome.ERROR, None, detail=f"environment: {row.failure}")
-    detail = "the engine aborted the response"
-    return Reward(row.trajectory_id, Outcome.ABORTED, None, detail=detail)
+        return Reward.lost(row, f"environment: {row.failure}")
+    return Reward.lost(row, "the engine aborted the response", Outcome.ABORTED)
 
 
 def spoken_text(response: str, turns: Sequence[Mapping[str, str]] | None) -> str:
