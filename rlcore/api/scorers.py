@@ -57,10 +57,9 @@ class FunctionScorers:
 
         async def one(row: RewardRow) -> Reward:
             async with room:
-                reward, seconds = await function.result(row, self._timeout_s)
+                reward = await function.result(row, self._timeout_s)
             failed = reward.score is None
-            detail = reward.detail[:DETAIL_CHARACTERS] if failed else reward.detail
-            return replace(reward, seconds=seconds, detail=detail)
+            return replace(reward, detail=reward.detail[:DETAIL_CHARACTERS]) if failed else reward
 
         return await asyncio.gather(*(one(row) for row in rows))
 
@@ -73,8 +72,7 @@ class FunctionScorers:
         if self._verifier_fn is not None:
             verdict = await _result(self._verifier_fn(row.prompt, row.response))
             if verdict is None:
-                detail = "verifier_fn returned None"
-                return Reward(row.trajectory_id, Outcome.ERROR, None, detail=detail)
+                return Reward.lost(row, "verifier_fn returned None")
             correct = bool(verdict)
         elif correct is None:
             correct = reward.score > self._threshold

@@ -9,15 +9,13 @@ import json
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.store.user_modules import raised_at
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
-
-Timed = tuple[Reward, float]  # and the seconds it took
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class SyncFunction:
     call: Callable[[Sequence[RewardRow]], Any]
     convert: Callable[[RewardRow, Any], Reward]
 
-    def results(self, rows: Sequence[RewardRow]) -> Iterator[Timed]:
+    def results(self, rows: Sequence[RewardRow]) -> Iterator[Reward]:
         """Yield the reward of each row, in order; each takes an equal share of the call's time."""
         start = time.perf_counter()
         try:
@@ -43,7 +41,7 @@ class SyncFunction:
                 reward = self.convert(row, result)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
                 reward = failed(row, error)
-            yield reward, share
+            yield replace(reward, seconds=share)
 
     def _results(self, rows: Sequence[RewardRow]) -> list[Any]:
         given = self.call(rows)
@@ -66,7 +64,7 @@ class AsyncFunction:
 
     score: Callable[[RewardRow], Coroutine[Any, Any, Reward]]
 
-    async def result(self, row: RewardRow, timeout_s: float) -> Timed:
+    async def result(self, row: RewardRow, timeout_s: float) -> Reward:
         """Return the row's reward; one that takes longer than ``timeout_s`` is cancelled."""
         start = time.perf_counter()
         try:
@@ -79,7 +77,7 @@ class AsyncFunction:
                 reward = Reward.lost(row, why, Outcome.TIMEOUT)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a failure is this row's outcome
             reward = failed(row, error)
-        return reward, time.perf_counter() - start
+        return replace(reward, seconds=time.perf_counter() - start)
 
 
 Function = SyncFunction | AsyncFunction

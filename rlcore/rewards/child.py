@@ -21,13 +21,14 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rlcore.rewards.calls import AsyncFunction, Timed, answer_as_they_end
-from rlcore.rewards.types import RewardRow
+from rlcore.rewards.calls import AsyncFunction, answer_as_they_end
+from rlcore.rewards.types import Reward, RewardRow
 from rlcore.store.user_modules import import_failure
 from schemas.errors import UserError
 
@@ -80,16 +81,9 @@ def _end_descendants() -> None:
 
     while left := psutil.Process().children(recursive=True):
         for process in left:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         psutil.wait_procs(left, timeout=1)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
 
 
 def _serve(link: socket.socket, setup: dict[str, Any]) -> None:
@@ -145,20 +139,16 @@ def limit_memory(memory_bytes: int | None, key: str) -> str:
     return ""
 
 
-def _said(results: Iterable[Timed]) -> dict[str, Any]:
+def _said(rewards: Iterable[Reward]) -> dict[str, Any]:
     """Return the answer with the rewards of a call's rows."""
     return {
         "rewards": [
-            [
-                reward.outcome,
-                reward.score,
-                reward.correct,
-                dict(reward.parts),
-                reward.detail[:_DETAIL_CHARACTERS],
-                seconds,
-                None if reward.answer is None else reward.answer[:_ANSWER_CHARACTERS],
-            ]
-            for reward, seconds in results
+            {
+                **asdict(reward),
+                "detail": reward.detail[:_DETAIL_CHARACTERS],
+                "answer": reward.answer and reward.answer[:_ANSWER_CHARACTERS],
+            }
+            for reward in rewards
         ]
     }
 

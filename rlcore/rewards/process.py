@@ -5,7 +5,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from typing import Any
 
 from rlcore.cluster.progress import advance
@@ -25,11 +24,6 @@ LOOK_S = 15.0
 LOAD_S = 15.0
 RECYCLE_ROWS = 10_000  # functions leak: from here on another process takes the next call
 _GRACE_S = 1.0  # a coroutine ends its row itself; one that blocks the loop is killed
-# What a child is sent of a row, in the order of its fields.
-_sent = attrgetter(
-    *("trajectory_id", "data_source", "response", "ground_truth", "extra_info", "finish_reason"),
-    *("num_tokens", "prompt", "group", "style", "turns"),
-)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -121,7 +115,10 @@ class FunctionProcess:
         self._calls.ready()  # the count of its rows tells whether it has loaded
         unit.load_s = 0.0 if self._rows_scored else self._load_s
         limit_s = unit.timeout_s + unit.load_s
-        message = {"rows": [_sent(rows[index]) for index in unit.rows], "timeout_s": limit_s}
+        message = {
+            "rows": [[*vars(rows[index]).values()] for index in unit.rows],
+            "timeout_s": limit_s,
+        }
         self._calls.begin(unit, message, limit_s + (_GRACE_S if self._is_async else 0.0))
 
     def _rewards(
@@ -135,7 +132,7 @@ class FunctionProcess:
                 self._load_s = min(LOAD_S, 2 * seconds)
             self._rows_scored += len(unit.rows)
             pairs = zip(unit.rows, said["rewards"], strict=True)
-            return {index: self._answered(rows[index], values) for index, values in pairs}
+            return {index: self._answered(Reward(**values)) for index, values in pairs}
         if "late" in said and unit.load_s == LOAD_S:
             self._load_s = 0.0  # it hangs, and that must not take as long for each row
         index, *others = unit.rows
@@ -154,25 +151,15 @@ class FunctionProcess:
         self._note_loss(detail)
         return {index: Reward.lost(rows[index], detail, outcome, seconds=seconds)}
 
-    def _answered(self, row: RewardRow, values: list[Any]) -> Reward:
-        outcome, score, correct, parts, detail, seconds, answer = values
-        reward = Reward(
-            row.trajectory_id,
-            outcome,
-            score,
-            correct=correct,
-            parts=parts,
-            detail=redact(detail),
-            seconds=seconds,
-            answer=answer,
-        )
+    def _answered(self, reward: Reward) -> Reward:
+        detail = redact(reward.detail)
         if reward.outcome == Outcome.TIMEOUT:  # a coroutine's, whose process lives on
-            reward = replace(reward, detail=f"{self._what}: {reward.detail}")
-            self._note_loss(reward.detail)
+            detail = f"{self._what}: {detail}"
+            self._note_loss(detail)
         else:
             self._loses = False
             advance()
-        return reward
+        return replace(reward, detail=detail)
 
     def _note_loss(self, detail: str) -> None:
         """Report progress, and the first of consecutive rows that are lost."""
