@@ -4,6 +4,7 @@ A copy, because the original may be below a home that other users cannot enter, 
 site-packages and sources that a program must not read.
 """
 
+import fcntl
 import hashlib
 import os
 import py_compile
@@ -12,8 +13,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from rlcore.sandbox.types import SandboxError
@@ -21,7 +20,6 @@ from schemas.errors import UserError
 
 INSIDE = "inside.pyc"  # in the copy: ``rlcore.sandbox.inside``, compiled once
 _UNFINISHED = ".making-"
-_ABANDONED_S = 3600.0
 _SOURCE = Path(__file__).with_name("inside.py")
 # Large, and of no use to a program without a screen, a network or packages.
 _LEFT_OUT = shutil.ignore_patterns(
@@ -40,9 +38,20 @@ def interpreter_in(directory: Path) -> Path:
     """
     copy = directory / f"python-{_identity()}"
     executable = copy / "bin" / "python3"
-    if executable.exists():
-        return executable
-    _remove_unfinished(directory)
+    lock = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not executable.exists():
+            _make(copy)
+    finally:
+        os.close(lock)
+    return executable
+
+
+def _make(copy: Path) -> None:
+    directory = copy.parent
+    for left in (copy, *directory.glob(f"{_UNFINISHED}*")):  # damaged, or of a killed process
+        shutil.rmtree(left, ignore_errors=True)
     made = Path(tempfile.mkdtemp(dir=directory, prefix=_UNFINISHED))
     try:
         _fill(made)
@@ -53,23 +62,11 @@ def interpreter_in(directory: Path) -> Path:
             capture_output=True,
             timeout=60,
         )
-        with suppress(OSError):  # another process was faster
-            made.rename(copy)
+        made.rename(copy)
     except (OSError, subprocess.SubprocessError, py_compile.PyCompileError) as error:
         raise SandboxError(f"the interpreter cannot be copied to {directory}: {error}") from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    if not executable.exists():
-        raise SandboxError(f"{copy} is damaged; remove it")
-    return executable
-
-
-def _remove_unfinished(directory: Path) -> None:
-    """Remove copies that a killed process has begun."""
-    for path in directory.glob(f"{_UNFINISHED}*"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(path)
 
 
 def _original() -> Path:
