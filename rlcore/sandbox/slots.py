@@ -13,11 +13,11 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from rlcore.sandbox.types import SandboxError
@@ -95,25 +95,33 @@ def slot(directory: Path) -> Iterator[Slot]:
     """
     as_root = os.geteuid() == 0
     for number in range(SLOTS):
-        lock = os.open(directory / "locks" / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            continue
-        scratch = directory / "slots" / str(number)
-        try:
-            _remove(scratch)
-            scratch.mkdir(mode=0o700)
-            uid = first_uid(directory) + number if as_root else None
-            if uid is not None:
-                os.chown(scratch, uid, uid)
-            yield Slot(uid, scratch)
-        finally:
-            _remove(scratch)
-            os.close(lock)
-        return
+        with _lock(directory, str(number)) as is_free:
+            if not is_free:
+                continue
+            scratch = directory / "slots" / str(number)
+            try:
+                _remove(scratch)
+                scratch.mkdir(mode=0o700)
+                uid = first_uid(directory) + number if as_root else None
+                if uid is not None:
+                    os.chown(scratch, uid, uid)
+                yield Slot(uid, scratch)
+            finally:
+                _remove(scratch)
+            return
     raise SandboxError(f"all {SLOTS} sandboxes of this user are in use")
+
+
+@contextmanager
+def _lock(directory: Path, slot: str) -> Iterator[bool]:
+    """Lock a slot for the block if it is free; yield whether it is."""
+    with (directory / "locks" / slot).open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def sweep(directory: Path) -> None:
@@ -136,16 +144,9 @@ def sweep(directory: Path) -> None:
             if parent != "bwrap" and f"{directory}/python-".encode() in command:
                 os.kill(int(status.parent.name), signal.SIGKILL)
     for scratch in (directory / "slots").iterdir():
-        lock = os.open(
-            directory / "locks" / scratch.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(scratch)
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(lock)
+        with _lock(directory, scratch.name) as is_free:
+            if is_free:
+                _remove(scratch)
 
 
 def used(directory: Path, most: int) -> tuple[float, int]:
@@ -179,21 +180,6 @@ def _remove(scratch: Path) -> None:
     with suppress(OSError, RecursionError):
         shutil.rmtree(scratch)
         return
-    _flatten(scratch)
-    shutil.rmtree(scratch)
-
-
-def _flatten(scratch: Path) -> None:
-    """Move all folders below ``scratch`` directly into it, with every permission.
-
-    Some may have none, and may be nested deeper than a path may be long.
-    """
-    names = (scratch / f".flat-{os.urandom(8).hex()}" for _ in count())
-    folders = [scratch]
-    while folders:
-        folder = folders.pop()
-        with os.scandir(folder) as found:
-            inner = [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
-        for path in inner:
-            path.chmod(0o700)  # a folder that is moved is written to
-            folders.append(path.rename(next(names)))
+    # Folders may have no permissions, and be nested deeper than a path may be long.
+    subprocess.run(["chmod", "-R", "u+rwx", scratch], check=False, capture_output=True)
+    subprocess.run(["rm", "-rf", scratch], check=True, capture_output=True)
