@@ -8,8 +8,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
 from stat import S_ISREG
@@ -58,21 +57,16 @@ class Sandbox:
         Raises SandboxError when the sandbox failed.
         """
         given = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogatepass")
-        with self._slot() as place, ExitStack() as stack:
+        # All that a slot is for, bubblewrap has for an ordinary user.
+        needs_none = self.level is Level.NAMESPACES and os.geteuid() != 0
+        held = nullcontext() if needs_none else slot(self._directory)
+        with held as place, ExitStack() as stack:
             run = _Run(stack, self.level, self._executable, place, program, limits)
             try:
                 status = run.follow(given)
             finally:
                 run.end()
             return run.result(status)
-
-    @contextmanager
-    def _slot(self) -> Iterator[Slot | None]:
-        if self.level is Level.NAMESPACES and os.geteuid() != 0:
-            yield None  # all that a slot is for, bubblewrap has
-            return
-        with slot(self._directory) as place:
-            yield place
 
 
 class _Run:
@@ -171,7 +165,9 @@ class _Run:
             return False
         answer = bytes(self._read["answer"])
         if answer != b"ready":
-            raise SandboxError(self._failure(answer))
+            said = answer or bytes(self._read["stderr"]) or b"it said nothing"
+            said = " ".join(said.decode(errors="replace").split())[:500]
+            raise SandboxError(f"the sandbox failed: {said}")
         # Written before the program was started; nothing where there is no bubblewrap.
         os.set_blocking(self._info.fileno(), False)
         if info := self._info.read(_CHUNK):
@@ -180,10 +176,6 @@ class _Run:
                 self._first = self._stack.enter_context(FileIO(os.pidfd_open(first), "rb"))
                 self._watched = first
         return True
-
-    def _failure(self, answer: bytes) -> str:
-        said = answer or bytes(self._read["stderr"]) or b"it said nothing"
-        return "the sandbox failed: " + " ".join(said.decode(errors="replace").split())[:500]
 
     def _served(self, key: selectors.SelectorKey, selector: selectors.BaseSelector) -> bool:
         """Read from or write to one pipe; return False when the program has written too much."""
