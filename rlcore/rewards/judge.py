@@ -37,13 +37,7 @@ class JudgeFunction:
         rewards: dict[int, Reward] = {}
         for index, row in enumerate(rows):
             try:
-                questions[index] = question_of(
-                    self._judge,
-                    response=row.response,
-                    prompt=row.prompt,
-                    ground_truth=row.ground_truth,
-                    other=row.other,
-                )
+                questions[index] = question_of(self._judge, row)
             except UserError as error:
                 rewards[index] = Reward.lost(row, str(error))
         client = JudgeClient(self._judge_name, self._judge, self._access)

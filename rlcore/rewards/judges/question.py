@@ -15,6 +15,7 @@ import re
 import string
 from dataclasses import dataclass
 
+from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError
 from schemas.judges import PAIR, Judge
 
@@ -66,23 +67,17 @@ class JudgeQuestion:
     text: str
 
 
-def question_of(
-    judge: Judge,
-    *,
-    response: str,
-    prompt: str | None,
-    ground_truth: str | None,
-    other: str | None = None,
-) -> JudgeQuestion:
-    """Return what ``judge`` is asked about ``response``, or about it as A and ``other`` as B.
+def question_of(judge: Judge, row: RewardRow) -> JudgeQuestion:
+    """Return what ``judge`` is asked about the response of ``row``, or about it as A and the other
+    one as B.
 
     Raises UserError when its template names a text that this row does not have.
     """
-    judged, form = {"response": response}, _INSTRUCTIONS
+    judged, form = {"response": row.response}, _INSTRUCTIONS
     if judge.is_pairwise:
-        assert other is not None, "a judge that compares is asked about pairs"
-        judged, form = {PAIR[0]: response, PAIR[1]: other}, _COMPARE
-    values = {**judged, "prompt": prompt, "ground_truth": ground_truth}
+        assert row.other is not None, "a judge that compares is asked about pairs"
+        judged, form = {PAIR[0]: row.response, PAIR[1]: row.other}, _COMPARE
+    values = {**judged, "prompt": row.prompt, "ground_truth": row.ground_truth}
     named = {name for _, name, _, _ in string.Formatter().parse(judge.template) if name}
     filled = {}
     for name in sorted(named):

@@ -12,6 +12,7 @@ import pytest
 from rlcore.rewards.judges.cache import JudgeCache
 from rlcore.rewards.judges.client import Access, CallsSpent, JudgeClient, Locks, NoAnswer
 from rlcore.rewards.judges.question import JudgeQuestion, question_of, verdict_of
+from rlcore.rewards.types import RewardRow
 from schemas.judges import Judge
 from tests.rlcore.rewards.judges.asking import calls_made, judge
 from tests.rlcore.rewards.judges.server import (
@@ -27,7 +28,7 @@ BUSY = Reply("busy", status=429, headers={"Retry-After": "0.2"})
 
 
 def question(text: str, one: Judge) -> JudgeQuestion:
-    return question_of(one, response=text, prompt="1 + 1?", ground_truth=None)
+    return question_of(one, RewardRow("t", "s", text, None, {}, "stop", 1, "1 + 1?"))
 
 
 def ask(folder: Path, one: Judge, *responses: str, key: str | None = KEY) -> list[Any]:

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from rlcore.rewards.judges.question import JudgeQuestion, NoVerdict, broken, question_of, verdict_of
+from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError
 from schemas.judges import Judge
 from tests.rlcore.rewards.judges.asking import judge
@@ -13,7 +14,7 @@ JUDGE = judge()
 
 
 def asked(response: str, one: Judge = JUDGE, prompt: str | None = "1 + 1?") -> JudgeQuestion:
-    return question_of(one, response=response, prompt=prompt, ground_truth="2")
+    return question_of(one, RewardRow("t", "s", response, "2", {}, "stop", 1, prompt))
 
 
 def test_the_response_stands_between_two_lines_with_the_nonce() -> None:
