@@ -41,12 +41,8 @@ class JudgeCache:
             self._file.executescript(_TABLES)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, which then holds all, unless another process has it open."""
         self._file.close()
-
-    def merge_journal(self) -> None:
-        """Leave all in the one file, so that it can be renamed."""
-        self._file.execute("PRAGMA journal_mode = DELETE")
 
     def is_whole(self) -> bool:
         """Return whether SQLite finds no damage in the file."""
@@ -66,11 +62,9 @@ class JudgeCache:
 
     def keep(self, answers: Iterable[tuple[str, str]]) -> None:
         """Add answers by the digests of their questions; the first answer to a question stays."""
-        self._file.execute("BEGIN IMMEDIATE")
-        try:
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
             self._file.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", answers)
-        finally:
-            self._file.execute("COMMIT")
 
     def reserve(self, run: str, judge: str, *, most: int) -> bool:
         """Count one more call of ``run``; False, and not counted, once it has made ``most``."""
@@ -95,8 +89,8 @@ class JudgeCache:
         """Record a request that is sent now and return 0; or, where ``per_minute`` were sent within
         the last minute, return the seconds until one may be."""
         now = time.time()
-        self._file.execute("BEGIN IMMEDIATE")
-        try:
+        with self._file:
+            self._file.execute("BEGIN IMMEDIATE")
             # A clock that was set back leaves times in the future, which say nothing.
             self._file.execute(
                 "DELETE FROM sent WHERE judge = ? AND (at <= ? OR at > ?)",
@@ -109,5 +103,3 @@ class JudgeCache:
                 return times[-1][0] + _MINUTE_S - now
             self._file.execute("INSERT INTO sent VALUES (?, ?)", (judge, now))
             return 0.0
-        finally:
-            self._file.execute("COMMIT")

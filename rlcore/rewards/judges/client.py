@@ -94,22 +94,6 @@ _KEPT_CHARACTERS = 20_000  # of an answer: its end, where the verdict is
 _SHOWN_CHARACTERS = 300  # of an error
 
 
-@asynccontextmanager
-async def _pulse() -> AsyncIterator[None]:
-    """Report progress within the context: each wait in it has its own limit."""
-
-    async def beat() -> None:
-        while True:
-            advance()
-            await asyncio.sleep(_PULSE_S)
-
-    beating = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        beating.cancel()
-
-
 class NoAnswer(Exception):
     """The server gave no answer; the message says why."""
 
@@ -217,9 +201,12 @@ class Client(ABC):
                 return
             found[question.digest] = answer, time.perf_counter() - began
 
-        async with self, _pulse():
+        async with self:
             tasks = [asyncio.create_task(one(new[digest])) for digest in new if digest not in known]
-            await asyncio.gather(*tasks, return_exceptions=True)
+            waiting = set(tasks)
+            while waiting:
+                advance()  # each wait in a question has its own limit
+                _, waiting = await asyncio.wait(waiting, timeout=_PULSE_S)
         if failures:
             raise failures[0]
         return found
