@@ -167,18 +167,11 @@ def same_result(said: Any, expected: Any) -> bool:
         return said is expected
     if isinstance(expected, int | float) and isinstance(said, int | float):
         return said == expected if isinstance(expected, int) else _near(said, expected)
-    if isinstance(expected, list):
-        return (
-            isinstance(said, list)
-            and len(said) == len(expected)
-            and all(same_result(*pair) for pair in zip(said, expected, strict=True))
-        )
-    if isinstance(expected, dict):
-        return (
-            isinstance(said, dict)
-            and said.keys() == expected.keys()
-            and all(same_result(said[key], expected[key]) for key in expected)
-        )
+    if isinstance(expected, list) and isinstance(said, list):
+        return len(said) == len(expected) and all(map(same_result, said, expected))
+    if isinstance(expected, dict) and isinstance(said, dict):
+        same_keys = said.keys() == expected.keys()
+        return same_keys and all(same_result(said[key], expected[key]) for key in expected)
     return type(said) is type(expected) and said == expected
 
 

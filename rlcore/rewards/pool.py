@@ -174,7 +174,7 @@ class RewardPool:
     def _combined(self, row: RewardRow, parts: Parts) -> Reward:
         said = self._said(row, parts)
         if not said:
-            if self._is_for_model(row):
+            if any(f.scores(row.data_source, row.style) for f in self._model_functions):
                 return Reward.of(row, 0.0)
             return Reward.lost(
                 row,
@@ -198,9 +198,6 @@ class RewardPool:
             if reward is not None:
                 said.append((term_name(function.name, function.options), function.weight, reward))
         return said
-
-    def _is_for_model(self, row: RewardRow) -> bool:
-        return any(f.scores(row.data_source, row.style) for f in self._model_functions)
 
 
 class _Calls:

@@ -10,6 +10,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,12 +149,8 @@ def code_digests(names: Sequence[str]) -> dict[str, Read]:
                 key = portable_name(name)
                 while digests.get(key, digest) != digest:  # files of one name in two folders
                     key += "'"
-                digests[key] = _code_read(digest, spec.origin)
+                digests[key] = Read(digest, partial(list, [Found(spec.origin, digest)]))
     return digests
-
-
-def _code_read(digest: str, path: str) -> Read:
-    return Read(digest, lambda: [Found(path, digest)])
 
 
 def build(name: str, options: Mapping[str, Any], path: str, batch: bool = False) -> Function:
@@ -190,7 +187,10 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
         values.update({f"{name}/{key}": value for key, value in reward.parts.items()})
         if reward.score is not None:
             values[name] = reward.score
-    details = [reward.detail for reward in said if reward.detail]
+    detail = "; ".join(reward.detail for reward in said if reward.detail)
+    if failed is not None:
+        is_named = len(rewards) == 1 or name_of_failed in failed.detail
+        detail = failed.detail if is_named else f"{name_of_failed}: {failed.detail}"
     return Reward(
         row.trajectory_id,
         verdict.outcome,
@@ -198,16 +198,11 @@ def combine(row: RewardRow, rewards: Sequence[tuple[str, float, Reward]]) -> Rew
         correct=None if failed else verdict.correct,
         counts=verdict.correct is None or any(verdict is r for r in counted),
         parts=values,
-        detail=_of_one(name_of_failed, failed.detail, rewards) if failed else "; ".join(details),
+        detail=detail,
         answer=verdict.answer,
         failures={name: Failure(r.outcome, r.detail) for name, r in watching if r.score is None},
         verdicts={name: said for _, _, r in rewards for name, said in r.verdicts.items()},
     )
-
-
-def _of_one(name: str, detail: str, rewards: Sequence[object]) -> str:
-    """Return the ``detail`` of a function that failed, which it names where there are several."""
-    return detail if len(rewards) == 1 or name in detail else f"{name}: {detail}"
 
 
 def _check_options(name: str, options: Mapping[str, Any], path: str) -> None:

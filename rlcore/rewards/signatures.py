@@ -48,7 +48,7 @@ def takes_ground_truth(
             bound = signature.bind(*wanted, **options)
         except TypeError:
             continue
-        _check_names(signature, bound, wanted, options, name, path)
+        _check_names(bound, wanted, options, name, path)
         return wanted is LONG
     raise UserError(
         f"{path}.name = {name!r} has the signature {signature}; with the options "
@@ -113,7 +113,6 @@ def _check_options(
 
 
 def _check_names(
-    signature: inspect.Signature,
     bound: inspect.BoundArguments,
     wanted: tuple[str, ...],
     options: Mapping[str, Any],
@@ -121,19 +120,18 @@ def _check_names(
     path: str,
 ) -> None:
     """Refuse a parameter that is named as one argument and would be given another, or none."""
-    for parameter in signature.parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+    for parameter in bound.signature.parameters.values():
+        meant, given = _MEANS.get(parameter.name), bound.arguments.get(parameter.name)
+        is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if meant is None or not is_one or parameter.name in options:
             continue
-        meant = _MEANS.get(parameter.name)
-        if meant is None or parameter.name in options:
+        if given is None:
+            is_right, what = wanted is LONG or meant not in LONG, "is never given"
+        else:
+            is_right, what = given in (meant, _SAME.get(meant)), f"would be the {given}"
+        if is_right:
             continue
-        given = bound.arguments.get(parameter.name)
-        if given in (meant, _SAME.get(meant)) and given is not None:
-            continue
-        if given is None and not (wanted is SHORT and meant in LONG):
-            continue
-        what = "is never given" if given is None else f"would be the {given}"
         raise UserError(
-            f"{path}.name = {name!r} has the signature {signature} and is called with"
+            f"{path}.name = {name!r} has the signature {bound.signature} and is called with"
             f" ({', '.join(wanted)}), so that its {parameter.name} {what}; it must take {TAKEN}"
         )

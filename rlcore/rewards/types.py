@@ -145,8 +145,7 @@ def score_finished(
     """
     finished = [row for row in rows if is_finished(row)]
     scored = iter(score(finished) if finished else [])
-    kept = {id(row) for row in finished}
-    return [next(scored) if id(row) in kept else _unfinished(row) for row in rows]
+    return [next(scored) if is_finished(row) else _unfinished(row) for row in rows]
 
 
 def _unfinished(row: RewardRow) -> Reward:
