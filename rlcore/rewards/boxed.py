@@ -127,15 +127,7 @@ def _content(text: str, box: Box) -> str:
 def _last_boxes(text: str) -> tuple[list[Box], bool]:
     """Return the complete boxes that begin last, ``MOST`` + 1 at most, by their begin; and whether
     one that is not closed begins after them."""
-    found = list[Box]()
-
-    def add(box: Box) -> None:
-        found.append(box)
-        if len(found) > 16 * MOST:  # a list of all could take gigabytes
-            found[:] = sorted(found)[-MOST - 1 :]
-
-    for bare in _BARE_BOX.finditer(text):
-        add(Box(bare.start(), *bare.span(1)))
+    found = [Box(bare.start(), *bare.span(1)) for bare in _BARE_BOX.finditer(text)]
     depth, opened = 0, list[tuple[int, int, int]]()  # depth, start and begin
     for brace in _BRACE.finditer(text):
         if brace[0] != "}":
@@ -144,7 +136,7 @@ def _last_boxes(text: str) -> tuple[list[Box], bool]:
                 opened.append((depth, brace.start(), brace.end()))
         elif depth:
             if opened and opened[-1][0] == depth:
-                add(Box(*opened.pop()[1:], brace.start()))
+                found.append(Box(*opened.pop()[1:], brace.start()))
             depth -= 1
     found = sorted(found)[-MOST - 1 :]
     return found, bool(opened) and (not found or opened[-1][1] > found[-1].start)

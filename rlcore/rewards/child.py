@@ -6,8 +6,6 @@ forks at once: the second process runs the function, the first only watches. Whe
 or the pipe closes because the parent no longer waits or was killed, the first ends everything that
 the second has started. Messages are JSON, so neither side can execute what the other sends. The
 function's output is dropped.
-
-What loads the function is named by the setup; a function that is only looked at is never called.
 """
 
 import asyncio
@@ -125,10 +123,8 @@ def limit_memory(memory_bytes: int | None, key: str) -> str:
     """
     if not memory_bytes:
         return ""
-    taken = (
-        int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
-        * resource.getpagesize()
-    )
+    pages, *_ = Path("/proc/self/statm").read_text(encoding="utf-8").split()
+    taken = int(pages) * resource.getpagesize()
     if memory_bytes < taken + _ROOM_BYTES:
         return (
             f"{key} = {memory_bytes / 2**30:.3g} is too little: the process that it limits takes"

@@ -2,13 +2,9 @@
 
 ``strict`` agrees bit for bit with verl (volcengine/verl, verl/utils/reward_score/gsm8k.py, current
 main: last match within the last 300 characters). ``numeric`` compares values, as the reward
-``math`` reads them: it also accepts ``#### 72.``, ``#### $72``, ``#### 72.0``, ``####72``,
-``\\boxed{72}``, ``1 000``, ``7/2`` for 3.5, ``seventy-two``, ``6 dozen``.
-
-An expression is not the number that it begins with. The number may be followed by a unit or by what
-is counted, and by nothing else; a second number is allowed where it is the first one in another
-unit (``12 (1 dozen)``). A name may come before it (``x = 72``), and a sum that is right
-(``48 + 24 = 72``).
+``math`` reads them: also ``$72.0``, ``\\boxed{72}``, ``7/2`` for 3.5, ``6 dozen``. A unit, what is
+counted, or the number in another unit may follow (``12 (1 dozen)``); a name (``x = 72``), or a sum
+that is right (``48 + 24 = 72``), may come before.
 """
 
 import re

@@ -1,11 +1,9 @@
 r"""The reward ``math``: whether a response ends in the right mathematical answer, by its value.
 
-Where the answer is in a response, ``boxed`` says; boxes joined by "or" are one set of
-values. Both texts are brought into one writing (``math_text``) and compared by the kind of value
-that the ground truth is: a choice, words, a time of day, a ratio, a number with a unit
-(``math_number``, ``math_units``), or a formula (``math_formula``). Each text is read as a whole, so
-that a number somewhere in a sentence is not an answer. An answer beyond the limits of
-``math_limits`` is wrong, with the reason: every response gets a verdict.
+Both texts are brought into one writing (``math_text``) and compared by the kind of value that the
+ground truth is: a choice, words, a time of day, a ratio, a number with a unit (``math_number``,
+``math_units``), or a formula (``math_formula``). Each text is read as a whole, so that a number
+somewhere in a sentence is not an answer. Every response gets a verdict.
 """
 
 import re

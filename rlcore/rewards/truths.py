@@ -60,8 +60,9 @@ def check_truths(truths: Iterable[Truth], functions: Sequence[RewardFunction]) -
     its ground truth, and for a function of weight 0 that can score none of its prompts."""
     rows = list(truths)
     for index, function in enumerate(functions):
-        read = READERS.get(function.name)
-        own = [row for row in rows if read and function.scores(row.data_source, row.style)]
+        if (read := READERS.get(function.name)) is None:
+            continue
+        own = [row for row in rows if function.scores(row.data_source, row.style)]
         bad = [(row, why) for row in own if (why := _problem(row, function, read))]
         if not bad or (not function.weight and len(bad) < len(own)):
             continue
@@ -78,13 +79,12 @@ def check_truths(truths: Iterable[Truth], functions: Sequence[RewardFunction]) -
         )
 
 
-def _problem(row: Truth, function: RewardFunction, read: Callable[..., None] | None) -> str:
+def _problem(row: Truth, function: RewardFunction, read: Callable[..., None]) -> str:
     """Return why ``function`` cannot score ``row``, "" when it can."""
     if row.ground_truth is None:
         return "it has no ground truth"
     try:
-        if read is not None:
-            read(row.ground_truth, **function.options)
+        read(row.ground_truth, **function.options)
     except UserError as error:
         return str(error)
     return ""

@@ -116,9 +116,7 @@ def _own_libraries(files: list[Path]) -> set[Path]:
     ldd = shutil.which("ldd")
     if ldd is None:
         return set()
-    said = subprocess.run(
-        [ldd, *map(str, files)], capture_output=True, text=True, check=False, encoding="utf-8"
-    )
+    said = subprocess.run([ldd, *files], capture_output=True, check=False, encoding="utf-8")
     found = {Path(word) for word in said.stdout.split() if word.startswith("/")}
     prefix = Path(sys.base_prefix)
     system = ("/usr/lib", "/lib")

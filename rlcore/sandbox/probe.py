@@ -38,12 +38,11 @@ def find_sandbox(setting: str = "auto") -> Sandbox:
     for level in levels:
         try:
             sandbox = Sandbox(level)
-            if reason := weakness(sandbox):
-                reasons.append(f"{level}: {reason}")
-            else:
+            if not (reason := weakness(sandbox)):
                 return sandbox
         except SandboxError as error:
-            reasons.append(f"{level}: {error}")
+            reason = str(error)
+        reasons.append(f"{level}: {reason}")
     named = f"reward.sandbox = {setting!r} does not hold"
     what = "no level of sandbox holds" if setting == "auto" else named
     why = "; ".join(reasons)

@@ -315,9 +315,8 @@ def _mapped(pid: int) -> int:
     """Return how many files a process has in its memory that have no name any more."""
     found = set()
     with suppress(OSError):
-        for line in (
-            Path(f"/proc/{pid}/maps").read_text(errors="replace", encoding="utf-8").splitlines()
-        ):
+        maps = Path(f"/proc/{pid}/maps").read_text(errors="replace", encoding="utf-8")
+        for line in maps.splitlines():
             if line.endswith(" (deleted)"):
                 device, inode = line.split()[3:5]
                 if not device.startswith("00:01"):  # shared memory without a file

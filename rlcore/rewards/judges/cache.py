@@ -6,6 +6,7 @@ from the verdicts in the store's artifacts (``rebuild``). It holds no key.
 """
 
 import fcntl
+import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,6 @@ from pathlib import Path
 
 _BUSY_S = 60.0
 _MINUTE_S = 60.0
-_AT_ONCE = 500  # placeholders of one statement
 _TABLES = """
     CREATE TABLE IF NOT EXISTS answers (question TEXT PRIMARY KEY, answer TEXT NOT NULL);
     CREATE TABLE IF NOT EXISTS calls (
@@ -50,15 +50,12 @@ class JudgeCache:
 
     def find(self, questions: Sequence[str]) -> dict[str, str]:
         """Return the answers there are, by the questions' digests."""
-        found: dict[str, str] = {}
-        for start in range(0, len(questions), _AT_ONCE):
-            part = questions[start : start + _AT_ONCE]
-            marks = ",".join("?" * len(part))
-            rows = self._file.execute(
-                f"SELECT question, answer FROM answers WHERE question IN ({marks})", part
-            )
-            found.update(rows.fetchall())
-        return found
+        rows = self._file.execute(
+            "SELECT question, answer FROM answers"
+            " WHERE question IN (SELECT value FROM json_each(?))",
+            (json.dumps(questions),),
+        )
+        return dict(rows.fetchall())
 
     def keep(self, answers: Iterable[tuple[str, str]]) -> None:
         """Add answers by the digests of their questions; the first answer to a question stays."""
