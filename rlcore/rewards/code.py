@@ -22,7 +22,6 @@ from schemas.errors import UserError
 
 # What scoring a row takes besides its programs: the first row also looks for a sandbox.
 _MARGIN_S = 1.0
-_OUTPUT_BYTES = 16 * MIB
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,}) *([^`\s]*)[^`]*$")
 _PYTHON = {"python", "py", "python3"}
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-8  # as numpy.allclose, where the expected output is no integer
@@ -80,7 +79,7 @@ def scorer(
             f"option memory_mib = {memory_mib} of reward 'code' leaves a Python program no room;"
             " use at least 64"
         )
-    limits = Limits(timeout_s, memory_mib * MIB, _OUTPUT_BYTES)
+    limits = Limits(timeout_s, memory_mib * MIB)
 
     def score(row: RewardRow) -> Reward:
         tests = cases_of(row.ground_truth)

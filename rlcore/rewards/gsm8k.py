@@ -82,8 +82,7 @@ def extract_strict(response: str) -> str | None:
 
 def number_of(response: str) -> Fraction | Decimal | None:
     """Return the number after the last ``####``, else in the last ``\\boxed{}``; None where that is
-    not a single number. A ``####`` without a number is ignored. Numbers without a finite decimal
-    form are returned as Fraction.
+    not a single number. A ``####`` without a number is ignored.
     """
     box = None if is_cut_off(response) else last_boxed(response)
     for line in [*reversed(_MARKED.findall(response)), *([] if box is None else [box])]:
@@ -100,7 +99,12 @@ def number_of(response: str) -> Fraction | Decimal | None:
 def written(value: Fraction | Decimal) -> str:
     """Return the canonical form of a number: ``72``, not ``72.0`` or ``072``; ``3.5``, but
     ``7/3``."""
-    text = str(value) if isinstance(value, Fraction) else format(value, "f")
+    if isinstance(value, Fraction):
+        if not has_finite_decimals(value):
+            return str(value)
+        # Of a line, it has under 2,000 digits.
+        value = Context(prec=2000).divide(Decimal(value.numerator), Decimal(value.denominator))
+    text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -126,14 +130,7 @@ def _read(line: str) -> Fraction | Decimal | None:
     again = _LAST_NUMBER.search(later[0]) if later else None
     if again is not None and Fraction(again[0].replace(",", "")) != abs(number.value):
         return None
-    return _decimal(number.value)
-
-
-def _decimal(value: Fraction) -> Fraction | Decimal:
-    """Return ``value`` as a Decimal where it is finite: of a line, it has under 2,000 digits."""
-    if not has_finite_decimals(value):
-        return value
-    return Context(prec=2000).divide(Decimal(value.numerator), Decimal(value.denominator))
+    return number.value
 
 
 def _truth(ground_truth: str) -> Decimal:

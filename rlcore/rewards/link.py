@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from io import FileIO
 from typing import Any, Generic, TypeVar
 
 from schemas.errors import UserError
@@ -182,21 +183,14 @@ class Child:
         by_kernel = ", often the out-of-memory killer" if status.si_status == signal.SIGKILL else ""
         return f"signal {signal.Signals(status.si_status).name}{by_kernel}"
 
-    def has_closed(self) -> bool:
-        """Return whether a child that has nothing to answer has closed its end."""
-        return _is_readable(self.link.fileno(), 0.0)
-
     def _ended_within(self, timeout_s: float) -> bool:
-        handle = os.pidfd_open(self.process.pid)
-        try:
+        with FileIO(os.pidfd_open(self.process.pid)) as handle:
             return _is_readable(handle, timeout_s)
-        finally:
-            os.close(handle)
 
 
-def _is_readable(descriptor: int, timeout_s: float) -> bool:
+def _is_readable(file: socket.socket | FileIO, timeout_s: float) -> bool:
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
+    poll.register(file, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
 
 
@@ -250,8 +244,8 @@ class ChildCalls(Generic[F]):
 
         Raises RuntimeError when none stays alive.
         """
-        if self.child is not None and not self.under_way and self.child.has_closed():
-            self.end_child()
+        if self.child is not None and not self.under_way and _is_readable(self.child.link, 0.0):
+            self.end_child()  # it has nothing to answer, so it has closed its end
         if self.child is None:
             self.child = self._start()
         return self.child

@@ -58,11 +58,10 @@ class RewardWorker:
         limits. Raises RuntimeError when no process stays alive.
         """
         parts: list[Parts] = [{} for _ in rows]
-        for index, (function, scorer) in enumerate(
-            zip(self._functions, self._scorers, strict=True)
-        ):
+        for index, scorer in enumerate(self._scorers):
             if scorer.kind != kind:
                 continue
+            function = self._functions[index]
             own = [i for i, row in enumerate(rows) if function.scores(row.data_source, row.style)]
             rewards = scorer.score([rows[i] for i in own], timeout_s)
             for i, reward in zip(own, rewards, strict=True):

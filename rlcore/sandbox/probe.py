@@ -60,10 +60,8 @@ def weakness(sandbox: Sandbox) -> str:
 
     Raises SandboxError when the sandbox does not start.
     """
-    needs = {Level.LANDLOCK: True, Level.LANDLOCK_SHARED_UID: False}
-    root = os.geteuid() == 0
-    if needs.get(sandbox.level, root) is not root:
-        return "it is for root" if needs[sandbox.level] else "it is for ordinary users"
+    if sandbox.level not in (*levels_here(), Level.NONE):
+        return "it is for ordinary users" if os.geteuid() == 0 else "it is for root"
     with ExitStack() as stack:
         ran = sandbox.run(
             _ATTACK.read_text(encoding="utf-8"), json.dumps(_facts(stack)), limits=_LIMITS
