@@ -108,7 +108,7 @@ def _ask_judge(recipe: Recipe, function: RewardFunction, row: RewardRow) -> list
         assert setup is not None, "the recipe holds the judges that it names"
         setup = replace(setup, folder=Path(scratch))
         prepare_cache(setup, recipe.store, lambda line: None)
-        judge = JudgeFunction(JUDGE, function.options["judge"], setup)
+        judge = JudgeFunction(function.options["judge"], setup)
         try:
             return judge.score([row], recipe.reward.timeout_s)
         finally:

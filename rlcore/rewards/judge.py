@@ -8,6 +8,7 @@ from rlcore.rewards.judges.question import JudgeQuestion, NoVerdict, question_of
 from rlcore.rewards.judges.setup import JudgeSetup
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from schemas.errors import UserError
+from schemas.names import JUDGE
 
 
 class JudgeFunction:
@@ -19,10 +20,8 @@ class JudgeFunction:
 
     kind: ClassVar[Kind] = "awaited"  # how it is given rows
 
-    def __init__(self, name: str, judge: str, setup: JudgeSetup) -> None:
-        """``name``: of the term in parts and metrics. Raises UserError when the judge's key is not
-        in this process's environment."""
-        self.name = name
+    def __init__(self, judge: str, setup: JudgeSetup) -> None:
+        """Raises UserError when the judge's key is not in this process's environment."""
         self._judge_name, self._judge = judge, setup.judges[judge]
         self._access = access_to(setup, f"judges.{judge}", self._judge.key_env, lock=judge)
 
@@ -55,6 +54,7 @@ class JudgeFunction:
     ) -> Reward:
         if isinstance(answer, NoAnswer):
             return Reward.lost(row, str(answer), seconds=seconds)
+        term = f"{JUDGE}/{self._judge_name}"
         said: dict[str, Any] = {
             "question": question.digest,
             "answer": answer,
@@ -64,7 +64,7 @@ class JudgeFunction:
         try:
             said["choice"] = verdict_of(self._judge, question, answer)
         except NoVerdict as error:
-            return Reward.lost(row, str(error), seconds=seconds, verdicts={self.name: said})
+            return Reward.lost(row, str(error), seconds=seconds, verdicts={term: said})
         score, bound = self._judge.scores[said["choice"]], self._judge.correct_from
         correct = None if bound is None else score >= bound
-        return Reward.of(row, score, correct, seconds=seconds, verdicts={self.name: said})
+        return Reward.of(row, score, correct, seconds=seconds, verdicts={term: said})

@@ -10,7 +10,6 @@ from rlcore.rewards.judge import JudgeFunction
 from rlcore.rewards.judges.setup import prepare_cache, setup_of
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored_rows import check_unscored
-from schemas.names import JUDGE
 from schemas.recipe import Recipe
 
 
@@ -66,7 +65,7 @@ def compare(
     prepare_cache(setup, recipe.store, log)
     asked = [number for number, pair in enumerate(pairs) if pair.first != pair.second]
     questions = [_row(pairs[number], swapped) for number in asked for swapped in (False, True)]
-    with closing(JudgeFunction(f"{JUDGE}/{judge}", judge, setup)) as function:
+    with closing(JudgeFunction(judge, setup)) as function:
         answers = function.score(questions, 0.0) if questions else []
     check_unscored([(each.outcome, each.detail) for each in answers], recipe.reward, rows=rows)
     compared = [Comparison(0.5, 0.5, asked=False)] * len(pairs)

@@ -9,8 +9,8 @@ from rlcore.rewards.link import environment_of
 from rlcore.rewards.process import FunctionProcess
 from rlcore.rewards.registry import check_functions, specs_of
 from rlcore.rewards.types import Kind, Reward, RewardRow
-from schemas.names import JUDGE, term_name
-from schemas.rl import RewardFunction, RewardSection
+from schemas.names import JUDGE
+from schemas.rl import RewardSection
 
 if TYPE_CHECKING:
     from rlcore.rewards.judge import JudgeFunction
@@ -39,7 +39,7 @@ class RewardWorker:
         try:
             for index, function in enumerate(section.functions):
                 if function.name == JUDGE:
-                    self._scorers.append(_judge(function, judges))
+                    self._scorers.append(_judge(function.options["judge"], judges))
                 else:
                     self._scorers.append(FunctionProcess(section, index, environment))
         except BaseException:
@@ -74,9 +74,8 @@ class RewardWorker:
             scorer.close()
 
 
-def _judge(function: RewardFunction, judges: JudgeSetup | None) -> "JudgeFunction":
+def _judge(name: str, judges: JudgeSetup | None) -> "JudgeFunction":
     from rlcore.rewards.judge import JudgeFunction
 
     assert judges is not None, "the recipe holds the judges that it names"
-    name = term_name(function.name, function.options)
-    return JudgeFunction(name, function.options["judge"], judges)
+    return JudgeFunction(name, judges)

@@ -224,7 +224,7 @@ def test_a_worker_without_the_key_does_not_start(
 
 def test_no_rows_ask_nothing(tmp_path: Path) -> None:
     one: list[RewardRow] = []
-    scorer = JudgeFunction("judge/j0", "j0", setup(tmp_path, judge()))
+    scorer = JudgeFunction("j0", setup(tmp_path, judge()))
     assert scorer.score(one, 1.0) == []
     scorer.close()
 

@@ -29,7 +29,7 @@ def setup(folder: Path, *judges: Judge, run: str = "run") -> JudgeSetup:
 
 def function(folder: Path, one: Judge, run: str = "run") -> JudgeFunction:
     """Return the term of the reward that asks ``one``."""
-    return JudgeFunction("judge/j0", "j0", setup(folder, one, run=run))
+    return JudgeFunction("j0", setup(folder, one, run=run))
 
 
 def rows(

@@ -16,7 +16,7 @@ LINEAGE = Lineage("recipe", "code")
 
 
 def score(asked: JudgeSetup, *texts: str) -> list[float | None]:
-    scorer = JudgeFunction("judge/j0", "j0", asked)
+    scorer = JudgeFunction("j0", asked)
     try:
         found = scorer.score(rows(*texts), 1.0)
         keep(asked, f"scored-{'-'.join(texts)}", found)
