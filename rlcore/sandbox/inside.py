@@ -15,7 +15,6 @@ import select
 import sys
 
 MEMORY_EXIT = 92  # exit code for a MemoryError that the program did not catch
-_LIBRARY = None
 
 
 def main():
@@ -25,7 +24,11 @@ def main():
     low, high = sorted((setup_fd, answer_fd))
     for start, end in ((3, low), (low + 1, high), (high + 1, 1 << 20)):  # bubblewrap's
         os.closerange(start, end)
-    setup = eval(_line(setup_fd), {"__builtins__": {}})
+    with open(setup_fd, "rb", closefd=False) as file:
+        line = file.readline()
+    if not line.endswith(b"\n"):  # the supervisor was killed
+        os._exit(1)
+    setup = eval(line, {"__builtins__": {}})
     try:
         _confine(setup)
         # The kernel kills this process with its supervisor from here on, so it died before or will
@@ -43,22 +46,12 @@ def main():
     _run(setup["program"])
 
 
-def _line(descriptor):
-    parts = []
-    while not parts or not parts[-1].endswith(b"\n"):
-        part = os.read(descriptor, 1 << 20)
-        if not part:  # the supervisor was killed
-            os._exit(1)
-        parts.append(part)
-    return b"".join(parts).decode("ascii")
-
-
 def _confine(setup):
     os.umask(0o077)
-    if setup["uid"] is not None:
+    if (uid := setup.get("uid")) is not None:
         os.setgroups([])
-        os.setresgid(setup["uid"], setup["uid"], setup["uid"])
-        os.setresuid(setup["uid"], setup["uid"], setup["uid"])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
     os.chdir(setup["directory"])
     for name, value in setup["limits"].items():
         kind = getattr(resource, name)
@@ -66,22 +59,19 @@ def _confine(setup):
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         most = value + 1 if name == "RLIMIT_CPU" else value  # SIGXCPU, then SIGKILL
         resource.setrlimit(kind, (value, min(most, hard) if hard >= 0 else most))
-    if setup["parent"]:
+    if setup.get("parent"):
         # After the change of user, which clears it.
         _checked(_c().prctl(1, 9, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
-    if setup["landlock"]:
+    if "landlock" in setup:
         _landlock(setup["landlock"])
-    if setup["filter"]:
+    if "filter" in setup:
         _filter_calls(setup["filter"])
 
 
 def _c():
-    global _LIBRARY
-    if _LIBRARY is None:
-        import ctypes
+    import ctypes
 
-        _LIBRARY = ctypes.CDLL(None, use_errno=True)
-    return _LIBRARY
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _checked(result, what):

@@ -49,19 +49,18 @@ def start_of(
         return _in_namespaces(executable, slot, limits, links)
     if slot is None:
         raise SandboxError(f"level {level} needs a slot")
-    confined = level is not Level.NONE
-    rules = [(str(executable.parents[1]), "read"), (str(slot.scratch), "write")]
-    rules += [(path, "read") for path in (*_SYSTEM, "/etc/ld.so.cache") if os.path.exists(path)]
-    rules += [(path, "file") for path in _DEVICES]
-    setup = {
+    setup: dict[str, object] = {
         "uid": slot.uid if level is Level.LANDLOCK else None,
         "directory": str(slot.scratch),
         "parent": True,
-        "landlock": rules if confined else [],
-        "filter": filter_code(may_exec=False) if confined else b"",
         # By user id: it counts what else runs as this user.
         "limits": _limits(limits, threads=level is Level.LANDLOCK),
     }
+    if level is not Level.NONE:
+        rules = [(str(executable.parents[1]), "read"), (str(slot.scratch), "write")]
+        rules += [(path, "read") for path in (*_SYSTEM, "/etc/ld.so.cache") if os.path.exists(path)]
+        rules += [(path, "file") for path in _DEVICES]
+        setup |= {"landlock": rules, "filter": filter_code(may_exec=False)}
     environment = {**environment_of(executable), "HOME": str(slot.scratch)}
     command = _python(executable, links)
     return SandboxStart(command, {**environment, "TMPDIR": str(slot.scratch)}, setup)
@@ -119,13 +118,7 @@ def _in_namespaces(
     command += ["--size", size, "--tmpfs", "/tmp", "--dir", "/tmp/work", "--chdir", "/tmp/work"]
     command += ["--remount-ro", "/", "--"]
     inside = Path("/python") / executable.relative_to(executable.parents[1])
-    setup = {
-        "uid": None,
-        "directory": "/tmp/work",
-        "parent": False,  # bubblewrap's first process is the parent; it ends with us
-        "landlock": [],
-        "filter": b"",
-        "limits": _limits(limits, threads=True),
-    }
+    # Its parent is bubblewrap's first process, which ends with us.
+    setup = {"directory": "/tmp/work", "limits": _limits(limits, threads=True)}
     environment = {**environment_of(inside), "HOME": "/tmp/work", "TMPDIR": "/tmp"}
     return SandboxStart([*command, *_python(inside, links)], environment, setup)
