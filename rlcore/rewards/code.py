@@ -254,19 +254,16 @@ def _same_json(said: bytes, expected: Any) -> bool:
 
 def _ending(ran: Ran, limits: Limits) -> str:
     """Return how a program that failed has ended."""
-    match ran.status:
-        case Status.TIMEOUT:
-            return f"no end within {limits.seconds:.3g} s"
-        case Status.MEMORY:
-            return f"more than {limits.memory_bytes // MIB} MiB of memory"
-        case Status.OUTPUT:
-            return f"more than {limits.output_bytes // MIB} MiB of output"
-        case Status.FILES:
-            return "more or larger files than the sandbox holds"
-        case Status.THREADS:
-            return f"more than {limits.threads} threads"
-        case Status.KILLED:
-            return f"killed by signal {ran.signal}"
+    ended = {
+        Status.TIMEOUT: f"no end within {limits.seconds:.3g} s",
+        Status.MEMORY: f"more than {limits.memory_bytes // MIB} MiB of memory",
+        Status.OUTPUT: f"more than {limits.output_bytes // MIB} MiB of output",
+        Status.FILES: "more or larger files than the sandbox holds",
+        Status.THREADS: f"more than {limits.threads} threads",
+        Status.KILLED: f"killed by signal {ran.signal}",
+    }
+    if ran.status in ended:
+        return ended[ran.status]
     last = ran.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1][:200]
     return f"exit code {ran.exit_code}{': ' if last else ''}{last}"
 

@@ -77,11 +77,9 @@ def first_uid(directory: Path) -> int:
     found = directory.stat()
     place = hashlib.sha256(f"{found.st_dev} {found.st_ino}".encode()).digest()
     block = int.from_bytes(place[:8], "big") % _BLOCKS
-    ranges = [
-        line.split() for line in Path("/proc/self/uid_map").read_text(encoding="utf-8").splitlines()
-    ]
+    ranges = Path("/proc/self/uid_map").read_text(encoding="utf-8").splitlines()
     for first in (_FIRST_UID + block * SLOTS, _FIRST_SMALL_UID):
-        for start, _, length in ranges:
+        for start, _, length in map(str.split, ranges):
             if int(start) <= first and first + SLOTS <= int(start) + int(length):
                 return first
     raise SandboxError("this container has too few user ids for those of sandboxes")
@@ -132,16 +130,13 @@ def sweep(directory: Path) -> None:
     """
     for status in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError, ValueError, KeyError):
-            fields = dict(
-                line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines()
-            )
+            lines = status.read_text(encoding="utf-8").splitlines()
+            fields = dict(line.split(":", 1) for line in lines)
             if fields["Name"].strip() != "bwrap" or len(fields["NSpid"].split()) < 2:
                 continue
-            parent = (
-                Path("/proc", fields["PPid"].strip(), "comm").read_text(encoding="utf-8").strip()
-            )
+            parent = Path("/proc", fields["PPid"].strip(), "comm").read_bytes()
             command = status.with_name("cmdline").read_bytes()
-            if parent != "bwrap" and f"{directory}/python-".encode() in command:
+            if parent != b"bwrap\n" and f"{directory}/python-".encode() in command:
                 os.kill(int(status.parent.name), signal.SIGKILL)
     for scratch in (directory / "slots").iterdir():
         with _lock(directory, scratch.name) as is_free:

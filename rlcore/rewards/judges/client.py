@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -299,10 +299,8 @@ class JudgeClient(Client):
         self._judge, self.most = judge, judge.max_calls
 
     async def _send(self, question: JudgeQuestion) -> str:
-        extra: Mapping[str, Any] = {}
-        if self._judge.constrained:
-            lines = verdict_lines(self._judge, question)
-            extra = {"structured_outputs": {"choice": lines}}
+        lines = verdict_lines(self._judge, question)
+        extra = {"structured_outputs": {"choice": lines}} if self._judge.constrained else {}
         completion = await self._client.chat.completions.create(
             model=self._judge.model,
             messages=[{"role": "user", "content": question.text}],
