@@ -1,7 +1,6 @@
 """All reward workers of a run, and its reward model, as one scorer: which worker gets which rows,
 and the sum of what they give."""
 
-import queue
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -211,25 +210,21 @@ class _Calls:
         timeout_s: float,
         judges_s: Callable[[int], float] | None,
     ) -> None:
-        self._first, self._num_workers = workers[0], len(workers)
+        self._workers, self._section = workers, section
         self._kinds: frozenset[Kind] = frozenset()
-        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        for worker in workers:
-            self._idle.put(worker)
-        self._section = section
         functions = [f for f in section.functions if by_workers(f.name)]
         self._counts = [bool(function.weight) for function in functions]
         self._timeout_s, self._judges_s = timeout_s, judges_s
         self._changed = threading.Condition()
         # All below is read and written with the lock of ``_changed`` held.
+        self._idle = list(workers)
         self._waiting: dict[Kind, deque[_Unit]] = defaultdict(deque)
         self._begun: dict[Any, _Unit] = {}  # by key, until their results are asked for
-        self._busy = 0
 
     def kinds(self) -> frozenset[Kind]:
         """Return the kinds of functions there are. The first call waits for a worker's start."""
         if not self._kinds:
-            self._kinds = frozenset(self._first.start("kinds").result(self._timeout_s))
+            self._kinds = frozenset(self._workers[0].start("kinds").result(self._timeout_s))
         return self._kinds
 
     def add(self, units: Sequence[_Unit]) -> None:
@@ -241,9 +236,9 @@ class _Calls:
                     self._begun[unit.key] = unit
                     self._waiting[unit.kind].append(unit)
             waiting = sum(map(len, self._waiting.values()))
-            for _ in range(min(self._num_workers - self._busy, waiting)):
-                self._busy += 1
-                threading.Thread(target=self._work, name="rewards", daemon=True).start()
+            for _ in range(min(len(self._idle), waiting)):
+                args = (self._idle.pop(0),)
+                threading.Thread(target=self._work, args=args, name="rewards", daemon=True).start()
 
     def results(self, units: Sequence[_Unit], *, of: int) -> dict[str, Parts]:
         """Return what workers say of the rows of ``units``, by id; it is then forgotten.
@@ -289,16 +284,16 @@ class _Calls:
                 self._waiting.clear()
                 self._begun.clear()
                 # A worker is not thread-safe, and its owner may use or close it next.
-                self._changed.wait_for(lambda: not self._busy, 2 * self._section.timeout_s + 5)
+                limit_s = 2 * self._section.timeout_s + 5
+                self._changed.wait_for(lambda: len(self._idle) == len(self._workers), limit_s)
                 raise
             for unit in units:
                 del self._begun[unit.key]
             return found
 
-    def _work(self) -> None:
-        """Score units in one worker until none waits."""
-        worker = self._idle.get()
-        while units := self._take():
+    def _work(self, worker: Worker) -> None:
+        """Score units in ``worker`` until none waits."""
+        while units := self._take(worker):
             rows = [
                 replace(row, token_ids=None, messages=()) for unit in units for row in unit.rows
             ]
@@ -310,7 +305,6 @@ class _Calls:
             except BaseException as error:  # noqa: BLE001 - raised where the results are asked for
                 for unit in units:
                     unit.said.set_exception(error)
-        self._idle.put(worker)
 
     def _limit_s(self, rows: int) -> float:
         """Return the seconds that one call of a worker may take."""
@@ -322,19 +316,19 @@ class _Calls:
             limit_s += self._judges_s(max(rows, len(self._begun)))
         return limit_s
 
-    def _take(self) -> list[_Unit]:
-        """Return the next units of one kind; none ends the thread."""
+    def _take(self, worker: Worker) -> list[_Unit]:
+        """Return the next units of one kind for ``worker``, which is idle where there are none."""
         with self._changed:
             units: list[_Unit] = []
             if self._waiting:
                 kind, waiting = max(self._waiting.items(), key=lambda item: len(item[1]))
-                most = min(MOST_ROWS[kind], -(-len(waiting) // self._num_workers))
+                most = min(MOST_ROWS[kind], -(-len(waiting) // len(self._workers)))
                 rows = 0
                 while waiting and (not units or rows < most):
                     units.append(waiting.popleft())
                     rows += len(units[-1].rows)
             if not units:
-                self._busy -= 1
+                self._idle.append(worker)
                 self._changed.notify_all()
             return units
 

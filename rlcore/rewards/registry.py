@@ -81,14 +81,14 @@ def specs_of(section: "RewardSection") -> list[Spec]:
     return specs
 
 
-def check_functions(specs: Sequence[Spec], where: str = "reward.functions") -> None:
+def check_functions(specs: Sequence[Spec]) -> None:
     """Raise UserError for a spec that cannot work, without importing the user's modules.
 
     Checks names, options of the built-in functions, duplicates, and that modules exist.
     """
     names = [term_name(name, options) for name, _, options in specs]
     for index, (name, _, options) in enumerate(specs):
-        path = f"{where}[{index}]"
+        path = f"reward.functions[{index}]"
         if names.index(names[index]) != index:
             raise UserError(f"{path}.name = {names[index]!r} is listed twice; add the weights up")
         if is_model(name):
@@ -240,11 +240,9 @@ def _user_function(name: str, options: Mapping[str, Any], path: str, batch: bool
     if batch:
         check_batch(function, options, name, path)
         finish = asyncio.Runner().run if is_async else lambda result: result
-
-        def call(rows: Sequence[RewardRow]) -> Any:
-            return finish(function([batch_row(row) for row in rows], **options))
-
-        return SyncFunction(call, reward_of)
+        return SyncFunction(
+            lambda rows: finish(function([batch_row(row) for row in rows], **options)), reward_of
+        )
     rich = takes_ground_truth(function, options, name, path)
 
     def arguments(row: RewardRow) -> tuple[Any, ...]:
