@@ -61,7 +61,9 @@ def too_much(answer: str) -> str | None:
     if (operator := _COMPUTES.search(answer)) is not None:
         return f"it holds {operator[0]!r}, which is a computation and not a value"
     numbers = _NUMBER.findall(answer)
-    if any(_digits(number) > MAX_DIGITS for number in numbers) or _E_NOTATION.search(answer):
+    if any(sum(map(str.isdecimal, each)) > MAX_DIGITS for each in numbers) or _E_NOTATION.search(
+        answer
+    ):
         return f"one of its numbers has more than {MAX_DIGITS} digits"
     for name, (pattern, most) in MAX_COUNTS.items():
         if (count := len(pattern.findall(answer))) > most:
@@ -95,10 +97,8 @@ def _large_power(answer: str) -> str | None:
     if of_letters > MAX_DEGREE:
         return f"its exponents add up to {of_letters:.3g}, more than {MAX_DEGREE}"
     if of_groups > MAX_GROUP_DEGREE:
-        return (
-            f"the exponents of its brackets multiply to {of_groups:.3g}, more than"
-            f" {MAX_GROUP_DEGREE}"
-        )
+        multiplied = f"the exponents of its brackets multiply to {of_groups:.3g}"
+        return f"{multiplied}, more than {MAX_GROUP_DEGREE}"
     if terms > MAX_TERMS:
         return f"its products of sums have {terms:.3g} terms, more than {MAX_TERMS}"
     return None
@@ -186,7 +186,3 @@ def _size(number: str) -> float:
     except ValueError:
         return math.inf
     return max(value, 1 / value) if value else 1.0
-
-
-def _digits(text: str) -> int:
-    return sum(character.isdecimal() for character in text)

@@ -84,11 +84,10 @@ def number_in(text: str) -> Number | None:
     plain = _LATEX_FRACTION.sub(_slashed, plain)
     plain = re.sub(r"\s+", " ", plain).strip().replace(", ", ",")
     try:
-        value = _in_digits(plain)
-        if value is None:
+        if (value := _in_digits(plain)) is None:
             value = _in_words(plain)
     except (ValueError, ZeroDivisionError):  # more digits than Python converts; no number
-        return None
+        value = None
     if value is None:
         return None
     return Number(value, "." in plain and not repeats, percent is not None)
