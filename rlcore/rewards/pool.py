@@ -185,17 +185,15 @@ class RewardPool:
 
     def _said(self, row: RewardRow, parts: Parts) -> list[tuple[str, float, Reward]]:
         """Return (name, weight, reward) of the functions that score ``row``, in the recipe's
-        order; ``parts`` numbers those that workers call."""
-        said, number = [], 0
+        order; ``parts`` are of those that workers call."""
+        said = []
         for function in self._functions:
-            reward = None
-            if not by_workers(function.name):
-                if function.scores(row.data_source, row.style):
-                    reward = environment_reward(row, function.options)
-            else:
-                reward, number = parts.get(number), number + 1
+            name = term_name(function.name, function.options)
+            reward = parts.get(name)
+            if not by_workers(function.name) and function.scores(row.data_source, row.style):
+                reward = environment_reward(row, function.options)
             if reward is not None:
-                said.append((term_name(function.name, function.options), function.weight, reward))
+                said.append((name, function.weight, reward))
         return said
 
 
@@ -212,8 +210,8 @@ class _Calls:
     ) -> None:
         self._workers, self._section = workers, section
         self._kinds: frozenset[Kind] = frozenset()
-        functions = [f for f in section.functions if by_workers(f.name)]
-        self._counts = [bool(function.weight) for function in functions]
+        called = [f for f in section.functions if by_workers(f.name)]
+        self._counts = {term_name(f.name, f.options): bool(f.weight) for f in called}
         self._timeout_s, self._judges_s = timeout_s, judges_s
         self._changed = threading.Condition()
         # All below is read and written with the lock of ``_changed`` held.
@@ -259,8 +257,8 @@ class _Calls:
                 try:
                     for row, parts in zip(unit.rows, said.result(), strict=True):
                         found.setdefault(row.trajectory_id, {}).update(parts)
-                        for index, reward in parts.items():
-                            if reward.score is None and self._counts[index]:
+                        for name, reward in parts.items():
+                            if reward.score is None and self._counts[name]:
                                 lost[row.trajectory_id] = reward.outcome, reward.detail
                     if len(lost) > before:
                         fine = [(Outcome.OK.value, "")] * (len(found) - len(lost))

@@ -9,14 +9,14 @@ from rlcore.rewards.link import environment_of
 from rlcore.rewards.process import FunctionProcess
 from rlcore.rewards.registry import check_functions, specs_of
 from rlcore.rewards.types import Kind, Reward, RewardRow
-from schemas.names import JUDGE
+from schemas.names import JUDGE, term_name
 from schemas.rl import RewardSection
 
 if TYPE_CHECKING:
     from rlcore.rewards.judge import JudgeFunction
 
-# Of one row: what each function that scores it says, by the function's place in the recipe.
-Parts = dict[int, Reward]
+# Of one row: what each function that scores it says, by the name of its term.
+Parts = dict[str, Reward]
 
 
 class RewardWorker:
@@ -58,14 +58,13 @@ class RewardWorker:
         limits. Raises RuntimeError when no process stays alive.
         """
         parts: list[Parts] = [{} for _ in rows]
-        for index, scorer in enumerate(self._scorers):
+        for function, scorer in zip(self._functions, self._scorers, strict=True):
             if scorer.kind != kind:
                 continue
-            function = self._functions[index]
             own = [i for i, row in enumerate(rows) if function.scores(row.data_source, row.style)]
             rewards = scorer.score([rows[i] for i in own], timeout_s)
             for i, reward in zip(own, rewards, strict=True):
-                parts[i][index] = reward
+                parts[i][term_name(function.name, function.options)] = reward
         return parts
 
     def close(self) -> None:

@@ -311,10 +311,10 @@ def test_it_works_in_the_process_of_a_reward_function() -> None:
     ours = worker(timeout_s=0.5)
     try:
         asked = [row(SOLVES, SUMS), row("while 1: pass", SUMS), row(SOLVES, "72")]
-        said = [parts[0] for parts in ours.score(asked, 10, kind="rows")]
+        said = [parts["code"] for parts in ours.score(asked, 10, kind="rows")]
         assert [one.outcome for one in said] == ["ok", "wrong", "error"]
         assert [one.score for one in said] == [1.0, 0.0, None]
-        assert ours.score([row(SOLVES, SUMS)], 10, kind="rows")[0][0].score == 1.0
+        assert ours.score([row(SOLVES, SUMS)], 10, kind="rows")[0]["code"].score == 1.0
     finally:
         ours.close()
 
@@ -325,7 +325,7 @@ def test_hanging_tests_stay_within_the_time_of_a_row() -> None:
     function = RewardFunction(name="code", options={"timeout_s": 0.2, "partial": True})
     ours = RewardWorker(RewardSection(functions=(function,), timeout_s=1.8))
     try:
-        said = ours.score([row("while True: pass", tests)], 1.8, kind="rows")[0][0]
+        said = ours.score([row("while True: pass", tests)], 1.8, kind="rows")[0]["code"]
         assert (said.outcome, said.score) == ("wrong", 0.0)
         assert said.seconds < 1.8
     finally:

@@ -265,7 +265,7 @@ def test_what_a_policy_writes_has_a_verdict() -> None:
     worker = RewardWorker(RewardSection(functions=(RewardFunction(name="math"),)))
     rows = [RewardRow(name, "math", text, "x = 2", {}, "stop", 1) for name, text in HOSTILE.items()]
     try:
-        hostile = [parts[0] for parts in worker.score(rows, 60.0, kind="rows")]
+        hostile = [parts["math"] for parts in worker.score(rows, 60.0, kind="rows")]
     finally:
         worker.close()
     outcomes = {reward.trajectory_id: (reward.outcome, reward.score) for reward in hostile}

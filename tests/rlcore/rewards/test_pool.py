@@ -30,9 +30,9 @@ class Lengths:
         del timeout_s, kind
         self.seen += rows
         return [
-            {0: Reward(r.trajectory_id, "error", None)}
+            {"mine:length": Reward(r.trajectory_id, "error", None)}
             if r.response == "?"
-            else {0: Reward(r.trajectory_id, "ok", float(len(r.response)), correct=True)}
+            else {"mine:length": Reward.of(r, float(len(r.response)), True)}
             for r in rows
         ]
 
@@ -187,7 +187,7 @@ def test_judges_have_the_time_that_their_limits_take() -> None:
             return self.said
 
     handles: Any = [Handle(Lengths("awaited")), Handle(Lengths("awaited"))]
-    section = RewardSection.model_validate({"functions": [{"name": "mine:f"}], "timeout_s": 1})
+    section = RewardSection.model_validate({"functions": [{"name": "mine:length"}], "timeout_s": 1})
     judged = RewardPool(handles, section, timeout_s=5, judges_s=lambda count: 100.0 * count)
     assert len(judged.score(rows("a", "b", "c", "d"))) == 4
     _, *limits = waited  # of asking for the functions' kinds
@@ -206,7 +206,8 @@ def test_rows_of_two_kinds_of_functions_are_not_handed_over_one_by_one() -> None
         def score(self, rows: list[RewardRow], timeout_s: float, kind: Kind) -> list[Parts]:
             self.calls.append((kind, len(rows)))
             time.sleep(0.05)
-            return [{0 if kind == "rows" else 1: Reward(r.trajectory_id, "ok", 1.0)} for r in rows]
+            name = "mine:f" if kind == "rows" else "mine:g"
+            return [{name: Reward(r.trajectory_id, "ok", 1.0)} for r in rows]
 
     worker = Both()
     worker.calls = []

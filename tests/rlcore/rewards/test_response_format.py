@@ -62,7 +62,7 @@ def test_a_pattern_that_backtracks_for_ever_ends_at_the_row_limit() -> None:
     worker = RewardWorker(RewardSection(functions=functions))
     try:
         asked = [row("a" * 60), row("aab")]
-        hung, done = (parts[0] for parts in worker.score(asked, 1.0, kind="rows"))
+        hung, done = (parts["format"] for parts in worker.score(asked, 1.0, kind="rows"))
     finally:
         worker.close()
     assert (hung.outcome, hung.score) == ("timeout", None)
