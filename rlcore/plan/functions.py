@@ -14,8 +14,7 @@ from rlcore.algorithms.advantages import find_estimator
 from rlcore.algorithms.losses import find_loss
 from rlcore.rewards.link import environment_of
 from rlcore.rewards.process import FunctionProcess, look_at_functions
-from rlcore.rewards.registry import BUILTIN, build
-from rlcore.rewards.truths import READERS
+from rlcore.rewards.registry import BUILTIN, build, reader_of
 from rlcore.rewards.types import Reward, RewardRow
 from schemas.errors import UserError
 from schemas.names import JUDGE, by_workers
@@ -206,7 +205,7 @@ def _unpaid(said: Sequence[_Said], recipe: Recipe) -> Iterator[str]:
 def _pays_nothing(said: _Said) -> bool:
     """Whether all right answers are called wrong, or score 0."""
     rewards, name = said.of_right, said.function.name
-    says_what_is_right = name not in BUILTIN or name in READERS  # of ours those that read a truth
+    says_what_is_right = name not in BUILTIN or reader_of(name)  # of ours those that read a truth
     if len(rewards) < _TELLING or not says_what_is_right:
         return False
     verdicts = [reward.correct for reward in rewards if reward.correct is not None]

@@ -12,6 +12,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rlcore.rewards import (
@@ -47,14 +48,15 @@ if TYPE_CHECKING:  # scoring processes do not import the recipe's sections
     from schemas.recipe import Recipe
     from schemas.rl import RewardSection
 
-BUILTIN: dict[str, Callable[..., Scorer]] = {
-    "arithmetic": arithmetic.scorer,
-    "code": code.scorer,
-    "gsm8k": gsm8k.scorer,
-    "instructions": instructions.scorer,
-    "math": math_answer.scorer,
-    "format": response_format.scorer,
-    "length": length.scorer,
+# Each has ``scorer``, which makes the function of its options.
+BUILTIN: dict[str, ModuleType] = {
+    "arithmetic": arithmetic,
+    "code": code,
+    "gsm8k": gsm8k,
+    "instructions": instructions,
+    "math": math_answer,
+    "format": response_format,
+    "length": length,
 }
 # Options that are no options of the recipe: what a built-in function reads of its section.
 OF_SECTION = {"code": {"sandbox": "sandbox", "row_timeout_s": "timeout_s"}}
@@ -79,6 +81,12 @@ def specs_of(section: "RewardSection") -> list[Spec]:
         options = {option: getattr(section, key) for option, key in taken.items()}
         specs.append((function.name, function.weight, {**function.options, **options}))
     return specs
+
+
+def reader_of(name: str) -> Callable[..., None] | None:
+    """Return what raises UserError for a ground truth that the function ``name`` cannot read, given
+    its options; None where it is no function of ours, or needs none."""
+    return getattr(BUILTIN.get(name), "check_truth", None)
 
 
 def check_functions(specs: Sequence[Spec]) -> None:
@@ -213,7 +221,7 @@ def _check_options(name: str, options: Mapping[str, Any], path: str) -> None:
             " 'path/to/file.py:function'"
             f"{did_you_mean(name, (*BUILTIN, REWARD_MODEL, ENVIRONMENT, JUDGE))}"
         )
-    known = inspect.signature(BUILTIN[name]).parameters
+    known = inspect.signature(BUILTIN[name].scorer).parameters
     shown = [option for option in known if option not in OF_SECTION.get(name, {})]
     for option in options:
         if option not in known:
@@ -229,7 +237,7 @@ def _check_options(name: str, options: Mapping[str, Any], path: str) -> None:
 def _builtin(name: str, options: Mapping[str, Any], path: str) -> Scorer:
     _check_options(name, options, path)
     try:
-        return BUILTIN[name](**options)
+        return BUILTIN[name].scorer(**options)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from rlcore.rewards import arithmetic, code, gsm8k, instructions, math_answer
+from rlcore.rewards.registry import reader_of
 from schemas.errors import UserError, did_you_mean
 from schemas.rl import RewardFunction
 
@@ -35,17 +35,6 @@ def check_covered(
             )
 
 
-# Name of a function -> what raises UserError for a ground truth that it cannot read, given its
-# options. All others of ours need none.
-READERS: dict[str, Callable[..., None]] = {
-    "arithmetic": arithmetic.check_truth,
-    "code": code.check_truth,
-    "gsm8k": gsm8k.check_truth,
-    "instructions": instructions.check_truth,
-    "math": math_answer.check_truth,
-}
-
-
 class Truth(NamedTuple):
     """What a prompt is scored by. ``where``: its file and row."""
 
@@ -60,7 +49,7 @@ def check_truths(truths: Iterable[Truth], functions: Sequence[RewardFunction]) -
     its ground truth, and for a function of weight 0 that can score none of its prompts."""
     rows = list(truths)
     for index, function in enumerate(functions):
-        if (read := READERS.get(function.name)) is None:
+        if (read := reader_of(function.name)) is None:
             continue
         own = [row for row in rows if function.scores(row.data_source, row.style)]
         bad = [(row, why) for row in own if (why := _problem(row, function, read))]
