@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,19 +27,14 @@ class Links:
     filter: int  # bubblewrap reads the filter of system calls
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxStart:
-    """A process to start, and what the first line of its setup says."""
-
-    command: list[str]
-    environment: Mapping[str, str]
-    setup: dict[str, object]
+Start = tuple[list[str], dict[str, str], dict[str, object]]
 
 
 def start_of(
     level: Level, executable: Path, slot: Slot | None, limits: Limits, links: Links
-) -> SandboxStart:
-    """Return how ``level`` starts ``executable``.
+) -> Start:
+    """Return how ``level`` starts ``executable``: the command, its environment, and what the first
+    line of its setup says.
 
     ``slot``: None only for ``namespaces`` as an ordinary user. Raises SandboxError where a program
     that the level needs is not installed.
@@ -61,9 +55,8 @@ def start_of(
         rules += [(path, "read") for path in (*_SYSTEM, "/etc/ld.so.cache") if os.path.exists(path)]
         rules += [(path, "file") for path in _DEVICES]
         setup |= {"landlock": rules, "filter": filter_code(may_exec=False)}
-    environment = {**environment_of(executable), "HOME": str(slot.scratch)}
-    command = _python(executable, links)
-    return SandboxStart(command, {**environment, "TMPDIR": str(slot.scratch)}, setup)
+    own = {"HOME": str(slot.scratch), "TMPDIR": str(slot.scratch)}
+    return _python(executable, links), {**environment_of(executable), **own}, setup
 
 
 def _python(executable: Path, links: Links) -> list[str]:
@@ -85,9 +78,7 @@ def _limits(limits: Limits, *, threads: bool) -> dict[str, int]:
     return values
 
 
-def _in_namespaces(
-    executable: Path, slot: Slot | None, limits: Limits, links: Links
-) -> SandboxStart:
+def _in_namespaces(executable: Path, slot: Slot | None, limits: Limits, links: Links) -> Start:
     bubblewrap = shutil.which("bwrap")
     if bubblewrap is None:
         raise SandboxError("bubblewrap is not installed; install the package bubblewrap")
@@ -119,6 +110,6 @@ def _in_namespaces(
     command += ["--remount-ro", "/", "--"]
     inside = Path("/python") / executable.relative_to(executable.parents[1])
     # Its parent is bubblewrap's first process, which ends with us.
-    setup = {"directory": "/tmp/work", "limits": _limits(limits, threads=True)}
+    setup: dict[str, object] = {"directory": "/tmp/work", "limits": _limits(limits, threads=True)}
     environment = {**environment_of(inside), "HOME": "/tmp/work", "TMPDIR": "/tmp"}
-    return SandboxStart([*command, *_python(inside, links)], environment, setup)
+    return [*command, *_python(inside, links)], environment, setup

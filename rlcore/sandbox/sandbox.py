@@ -90,14 +90,14 @@ class _Run:
         code.close()
         theirs = (setup, answer, info, filtered)
         links = Links(*(file.fileno() for file in theirs))
-        start = start_of(level, executable, place, limits, links)
-        line = {**start.setup, "program": program}
+        command, environment, said = start_of(level, executable, place, limits, links)
+        line = {**said, "program": program}
         self._line = ascii(line).encode() + b"\n"
         try:
             self._process = stack.enter_context(
                 subprocess.Popen(
-                    start.command,
-                    env=start.environment,
+                    command,
+                    env=environment,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
