@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from rlcore.rewards.calls import AsyncFunction, answer_as_they_end
@@ -86,11 +86,9 @@ def _end_descendants() -> None:
 
 def _serve(link: socket.socket, setup: dict[str, Any]) -> None:
     name, path, refused = setup["name"], setup["path"], ""
-    # By a computed name: what only looks at functions is no part of the code that scores.
-    module, _, loader = setup["loader"].partition(":")
     try:
-        load = getattr(import_module(module), loader)
-        function = load(name, setup["options"], path, setup["batch"])
+        # By a computed name: what only looks at functions is no part of the code that scores.
+        function = resolve_name(setup["loader"])(name, setup["options"], path, setup["batch"])
     except UserError as error:
         refused = str(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's module may fail in any way

@@ -17,7 +17,6 @@ from schemas.names import portable_name
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
 
-FORMAT = "format"  # the built-in reward
 CHILD = "rlcore.rewards.child"
 LOOK_S = 15.0
 # Of the first call in a process, beside the limit of its row: a function may load a model there.
@@ -62,7 +61,7 @@ class FunctionProcess:
         }
         self._what = portable_name(name)
         # Nothing else takes `format` time.
-        pattern = str(options.get("pattern"))[:80] if name == FORMAT else ""
+        pattern = str(options.get("pattern"))[:80] if name == "format" else ""
         self._pattern = f" (its pattern {pattern!r} backtracks)" if pattern else ""
         self._batch, self._concurrency = function.batch, function.concurrency
         self._environment = environment

@@ -303,11 +303,8 @@ def reward_of(row: RewardRow, result: Any) -> Reward:
         raise UserError(f"the reward function returned a dict without 'score': {sorted(result)}")
     score = _finite(result["score"], "the reward function returned score")
     answer = result.get("answer", result.get("pred"))
-    parts = {
-        key: float(value)
-        for key, value in result.items()
-        if key not in ("score", "acc", "detail") and isinstance(value, numbers.Real)
-    }
+    others = {key: value for key, value in result.items() if key not in ("score", "acc", "detail")}
+    parts = {key: float(value) for key, value in others.items() if isinstance(value, numbers.Real)}
     return Reward.of(
         row,
         score,

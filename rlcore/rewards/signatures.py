@@ -63,12 +63,11 @@ def check_batch(
     signature = _signature(function, name, path)
     _check_options(signature, options, name, path)
     try:
-        bound = signature.bind(BATCH, **options)
+        signature.bind(BATCH, **options)
+        is_taken = next(iter(signature.parameters)) not in _MEANS
     except TypeError:
-        bound = None
-    first = next(iter(signature.parameters.values()), None)
-    of_a_row = first is not None and first.name in _MEANS
-    if bound is None or of_a_row:
+        is_taken = False
+    if not is_taken:
         raise UserError(
             f"{path}.name = {name!r} has the signature {signature} and {path}.batch = true, where"
             f" it must take ({BATCH}), a list of dicts; take that, or leave batch out"

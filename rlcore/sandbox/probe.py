@@ -45,8 +45,7 @@ def find_sandbox(setting: str = "auto") -> Sandbox:
         reasons.append(f"{level}: {reason}")
     named = f"reward.sandbox = {setting!r} does not hold"
     what = "no level of sandbox holds" if setting == "auto" else named
-    why = "; ".join(reasons)
-    raise UserError(f"{what} on this machine ({why}); {_REMEDY}")
+    raise UserError(f"{what} on this machine ({'; '.join(reasons)}); {_REMEDY}")
 
 
 def levels_here() -> tuple[Level, ...]:
