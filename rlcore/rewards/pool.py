@@ -43,35 +43,27 @@ class _Unit:
         return self.kind, tuple(row.trajectory_id for row in self.rows)
 
 
+# What a reward model says each row is worth; why there is no score, for one that has none.
+ModelScores = Callable[[Sequence[RewardRow]], list[float | str]]
+
+
 # Ids of the policy mean nothing to a model of another tokenizer, so the model renders the messages
 # itself (TRL hands over the policy's ids, and declines to change that: trl#1674, #3595).
-class BroughtModel:
-    """A ``Classifier`` in its worker, as the reward pool asks it. ``timeout_s`` bounds a call."""
-
-    def __init__(self, worker: Worker, model: BroughtRewardModel, *, timeout_s: float) -> None:
-        self._worker, self._model, self._timeout_s = worker, model, timeout_s
-
-    def scores(self, rows: Sequence[RewardRow]) -> list[float | str]:
-        """Return what each response is worth; why there is no score, for one that has none."""
-        conversations = [conversation(row, self._model.observations) for row in rows]
-        return self._worker.start("score", conversations).result(self._timeout_s)
+def brought_scores(
+    worker: Worker, model: BroughtRewardModel, timeout_s: float, rows: Sequence[RewardRow]
+) -> list[float | str]:
+    """Return what a ``Classifier`` in its worker, asked within ``timeout_s``, says of ``rows``."""
+    conversations = [conversation(row, model.observations) for row in rows]
+    return worker.start("score", conversations).result(timeout_s)
 
 
-class OwnModel:
-    """A model that this pipeline trained, as the reward pool asks it: frozen, head "value"."""
-
-    def __init__(self, learner: LearnerPool) -> None:
-        self._learner = learner
-
-    def scores(self, rows: Sequence[RewardRow]) -> list[float | str]:
-        """Return the score of each row, at the last token of prompt + response."""
-        token_ids = [np.asarray(row.token_ids, dtype=np.int32) for row in rows]
-        sequences = Sequences(
-            token_ids=token_ids,
-            loss_mask=[np.zeros(len(ids), dtype=bool) for ids in token_ids],
-        )
-        values = self._learner.values(sequences, targets="last").result()
-        return [float(value[-1]) for value in values]
+def own_scores(learner: LearnerPool, rows: Sequence[RewardRow]) -> list[float | str]:
+    """Return what a model that this pipeline trained, frozen, head "value", says of ``rows`` at the
+    last token of prompt + response."""
+    token_ids = [np.asarray(row.token_ids, dtype=np.int32) for row in rows]
+    loss_mask = [np.zeros(len(ids), dtype=bool) for ids in token_ids]
+    values = learner.values(Sequences(token_ids, loss_mask), targets="last").result()
+    return [float(value[-1]) for value in values]
 
 
 def conversation(row: RewardRow, observations: bool) -> list[Mapping[str, str]]:
@@ -105,7 +97,7 @@ class RewardPool:
         *,
         timeout_s: float,
         judges_s: Callable[[int], float] | None = None,
-        models: Mapping[str, BroughtModel | OwnModel] | None = None,
+        models: Mapping[str, ModelScores] | None = None,
     ) -> None:
         self._section = section
         self._functions = [f for f in section.functions if not is_model(f.name)]
@@ -133,7 +125,7 @@ class RewardPool:
             scored = [
                 i for i, row in enumerate(rows) if function.scores(row.data_source, row.style)
             ]
-            values = self._models[function.name].scores([rows[i] for i in scored]) if scored else []
+            values = self._models[function.name]([rows[i] for i in scored]) if scored else []
             for i, value in zip(scored, values, strict=True):
                 rewards[i] = add_model_score(rewards[i], function, value)
         if self._section.ensemble == "min":

@@ -5,6 +5,7 @@ import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,7 +21,7 @@ from rlcore.models.classifier import check_reads_ids, is_own, located
 from rlcore.models.shape import model_parameters
 from rlcore.models.weight_files import remove_abandoned_weights
 from rlcore.rewards.judges.setup import judge_setup, prepare_cache, setup_of
-from rlcore.rewards.pool import BroughtModel, OwnModel, RewardPool
+from rlcore.rewards.pool import ModelScores, RewardPool, brought_scores, own_scores
 from rlcore.rl.specs import engine_placement, engine_spec, learner_placement, learner_spec
 from schemas.hardware import AUTO
 from schemas.names import REWARD_MODEL, brought_model, by_workers
@@ -63,7 +64,7 @@ class Workers:
         self._learners: list[LearnerPool] = []
         self._engines: tuple[str, EnginePool] | None = None  # and of which class they are
         self._reward_workers: list[Worker] | None = None
-        self._reward_models: dict[str, BroughtModel | OwnModel] = {}  # by function
+        self._reward_models: dict[str, ModelScores] = {}  # by function
         self._environments: EnvironmentPool | None = None
 
     def __enter__(self) -> "Workers":
@@ -261,7 +262,7 @@ class Workers:
                 learner = self.learner(
                     reward_model_dir, None, name=REWARD_MODEL, ranks=1, head="value"
                 )
-                models[REWARD_MODEL] = OwnModel(learner)
+                models[REWARD_MODEL] = partial(own_scores, learner)
         return self._reward_pool(models)
 
     def environments(self) -> EnvironmentPool | None:
@@ -274,7 +275,7 @@ class Workers:
             self._environments = EnvironmentPool(workers, section, timeout_s=timeouts.reward_s)
         return self._environments
 
-    def _brought_models(self, policy: Path) -> dict[str, BroughtModel | OwnModel]:
+    def _brought_models(self, policy: Path) -> dict[str, ModelScores]:
         """Return the reward models that the recipe brings, by function; started at the first
         call."""
         for function in [function.name for function in self.recipe.reward.functions]:
@@ -291,7 +292,7 @@ class Workers:
 
     def _brought_model(
         self, name: str, model: BroughtRewardModel, directory: Path | None
-    ) -> BroughtModel | OwnModel:
+    ) -> ModelScores:
         """``directory``: the model's; None for one that is served."""
         recipe, placement = self.recipe, Placement()
         if directory is None:
@@ -306,7 +307,7 @@ class Workers:
                 head="value",
                 dtype=model.dtype,
             )
-            return OwnModel(learner)
+            return partial(own_scores, learner)
         else:
             # A model of the user's is a folder of the flow's own host.
             placement = replace(learner_placement(recipe, self.device), threads=0)
@@ -314,9 +315,9 @@ class Workers:
             kind = CLASSIFIER
             built_with = (name, str(directory), model.dtype, self.device, threads)
         (worker,) = self.spawn(kind, placement, [f"reward-model-{name}"], [built_with])
-        return BroughtModel(worker, model, timeout_s=recipe.hardware.timeouts.update_s)
+        return partial(brought_scores, worker, model, recipe.hardware.timeouts.update_s)
 
-    def _reward_pool(self, models: Mapping[str, BroughtModel | OwnModel]) -> RewardPool:
+    def _reward_pool(self, models: Mapping[str, ModelScores]) -> RewardPool:
         section = self.recipe.reward
         functions = tuple(f for f in section.functions if by_workers(f.name))
         judges = judge_setup(self.recipe)

@@ -1,6 +1,7 @@
 """Reward workers and reward model together give each row one score."""
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from rlcore.cluster.in_process import InProcessWorker
 from rlcore.learner.pool import LearnerPool
 from rlcore.models.packing import Sequences
-from rlcore.rewards.pool import OwnModel, RewardPool, add_model_score
+from rlcore.rewards.pool import ModelScores, RewardPool, add_model_score, own_scores
 from rlcore.rewards.process import LOAD_S
 from rlcore.rewards.types import Kind, Reward, RewardRow
 from rlcore.rewards.worker import Parts
@@ -45,7 +46,7 @@ class LastToken:
         return [ids[[0, -1]].astype(np.float32) for ids in sequences.token_ids]
 
 
-MODEL = OwnModel(LearnerPool([InProcessWorker.of("reward-model", LastToken())]))
+MODEL = partial(own_scores, LearnerPool([InProcessWorker.of("reward-model", LastToken())]))
 
 
 def rows(*responses: str) -> list[RewardRow]:
@@ -56,7 +57,7 @@ def rows(*responses: str) -> list[RewardRow]:
 
 
 def pool(
-    *workers: Any, model: OwnModel | None = None, weight: float = 1.0, **reward: Any
+    *workers: Any, model: ModelScores | None = None, weight: float = 1.0, **reward: Any
 ) -> RewardPool:
     functions: list[dict[str, Any]] = [{"name": "mine:length"}] if workers else []
     if model is not None:
@@ -104,7 +105,7 @@ def test_a_row_without_a_score_gets_none_from_the_model() -> None:
 
 
 def test_the_model_is_read_at_the_end_of_the_whole_text() -> None:
-    assert MODEL.scores(rows("a", "b", "c")) == [0.0, 1.0, 2.0]
+    assert MODEL(rows("a", "b", "c")) == [0.0, 1.0, 2.0]
 
 
 class Slow(Lengths):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from rlcore.models.classifier import (
     is_own,
     parameters_of,
 )
-from rlcore.rewards.pool import BroughtModel, RewardPool, conversation
+from rlcore.rewards.pool import RewardPool, brought_scores, conversation
 from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError
 from schemas.outcomes import Outcome
@@ -313,7 +314,7 @@ class Says:
     def __init__(self, value: float | str) -> None:
         self._value = value
 
-    def scores(self, rows: list[RewardRow]) -> list[float | str]:
+    def __call__(self, rows: list[RewardRow]) -> list[float | str]:
         return [self._value for _ in rows]
 
 
@@ -343,7 +344,7 @@ def test_the_pool_adds_what_models_say_by_their_weights(
 ) -> None:
     directory = saved("llama")
     worker = InProcessWorker.of("m", Classifier("mine", str(directory), "float32", "cpu", 1))
-    brought = BroughtModel(worker, BroughtRewardModel(path=str(directory)), timeout_s=60)
+    brought = partial(brought_scores, worker, BroughtRewardModel(path=str(directory)), 60.0)
     section = RewardSection.model_validate(
         {
             "functions": [
