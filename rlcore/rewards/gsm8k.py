@@ -86,8 +86,7 @@ def number_of(response: str) -> Fraction | Decimal | None:
     """
     box = None if is_cut_off(response) else last_boxed(response)
     for line in [*reversed(_MARKED.findall(response)), *([] if box is None else [box])]:
-        value = _read(line)
-        if value is not None:
+        if (value := _read(line)) is not None:
             return value
         # A line that names another number, ``check = 8 * 9``, says nothing of the answer.
         holds_one = any(map(str.isdigit, line[:_LONGEST]))

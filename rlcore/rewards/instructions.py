@@ -72,11 +72,8 @@ def _checks(asked: dict[str, Any]) -> Iterator[tuple[str, Callable[[str], bool]]
         is_kind, check = _KINDS[name]
         if not is_kind(value):
             raise UserError(f"the ground_truth asks for {name} = {value!r}, which it cannot be")
-        if name in ("words", "without"):
-            for word in value:
-                yield f"{name} {word!r}", lambda text, word=word, check=check: check(text, word)
-        else:
-            yield f"{name} {value!r}", lambda text, value=value, check=check: check(text, value)
+        for each in value if name in ("words", "without") else [value]:
+            yield f"{name} {each!r}", lambda text, each=each, check=check: check(text, each)
 
 
 def _texts(value: Any) -> bool:

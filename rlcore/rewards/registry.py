@@ -102,15 +102,11 @@ def check_functions(specs: Sequence[Spec]) -> None:
         if is_model(name):
             if options:
                 raise UserError(f"{path}.options: '{name}' takes none; leave them out")
-            continue
-        if name == ENVIRONMENT:
+        elif name == ENVIRONMENT:
             _check_environment_options(options, path)
-            continue
-        if name == JUDGE:
-            continue  # the recipe's rules between reward and judges have looked at it
-        if ":" in name:
+        elif ":" in name:
             check_module(name, f"{path}.name")
-        else:
+        elif name != JUDGE:  # the recipe's rules between reward and judges have looked at it
             # Only option values need the factory, which may import a large library.
             (_builtin if options else _check_options)(name, options, path)
 

@@ -77,22 +77,20 @@ def _facts(stack: ExitStack) -> dict[str, Any]:
     """Return what the attack needs to know: things out here that exist and could be reached."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rl-pipeline-probe-")))
     folder.chmod(0o777)
-    everybodys, own = folder / "everybodys", folder / "own"
-    everybodys.write_text("secret", encoding="utf-8")
-    everybodys.chmod(0o644)
-    own.write_text("secret", encoding="utf-8")
-    own.chmod(0o600)
+    for name, mode in (("everybodys", 0o644), ("own", 0o600)):
+        (folder / name).write_text("secret", encoding="utf-8")
+        (folder / name).chmod(mode)
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
     abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-    name = f"rl-pipeline-probe-{os.urandom(8).hex()}"
-    abstract.bind("\0" + name)
+    address = f"rl-pipeline-probe-{os.urandom(8).hex()}"
+    abstract.bind("\0" + address)
     abstract.listen()
     return {
         "pid": os.getpid(),
-        "files": [str(everybodys), str(own), "/etc/passwd", __file__],
+        "files": [*map(str, folder.iterdir()), "/etc/passwd", __file__],
         "folder": str(folder),
         "port": server.getsockname()[1],
-        "abstract": name,
+        "abstract": address,
         "memory_bytes": _LIMITS.memory_bytes,
         "threads": 4 * _LIMITS.threads,
     }
