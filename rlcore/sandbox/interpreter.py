@@ -89,8 +89,7 @@ def _identity() -> str:
 
 
 def _fill(copy: Path) -> None:
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    library = copy / "lib" / version
+    library = copy / "lib" / f"python{sysconfig.get_python_version()}"
     for kind in ("platstdlib", "stdlib"):
         source = sysconfig.get_path(kind, vars={"platbase": sys.base_prefix})
         shutil.copytree(source, library, ignore=_LEFT_OUT, dirs_exist_ok=True)

@@ -30,7 +30,7 @@ from tenacity import (
 from rlcore.cluster.progress import advance
 from rlcore.rewards.judges.cache import JudgeCache
 from rlcore.rewards.judges.question import JudgeQuestion, verdict_lines
-from rlcore.rewards.judges.setup import JudgeSetup, key_of
+from rlcore.rewards.judges.setup import LONGEST_WAIT_S, JudgeSetup, key_of
 from schemas.errors import UserError
 from schemas.judges import Judge, JudgeLimits
 
@@ -86,7 +86,6 @@ class Locks:
         return None
 
 
-LONGEST_WAIT_S = 300.0  # a server that asks for more is not waited for
 _BACKOFF = wait_random_exponential(multiplier=0.5, max=30.0)
 _AGAIN = (408, 409, 429)  # besides 5xx
 _ACCOUNT = "OPENAI_"  # variables of an account that need not be the judge's

@@ -21,7 +21,7 @@ from schemas.recipe import Recipe
 from schemas.slices import STAGE_SLICES
 
 _FOLDER = ".judges"  # in a local store; stores skip names that begin with a dot
-_WAIT_S = 300.0  # longest wait between two attempts
+LONGEST_WAIT_S = 300.0  # between two attempts; a server that asks for more is not waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class JudgeSetup:
         for judge in self.judges.values():
             limits = judge.limits
             attempts = rows * (limits.retries + 1)
-            total += (attempts / limits.concurrency + 1) * (limits.timeout_s + _WAIT_S)
+            total += (attempts / limits.concurrency + 1) * (limits.timeout_s + LONGEST_WAIT_S)
             total += attempts * 60.0 / (limits.requests_per_minute or float("inf")) + 60.0
         return total
 
