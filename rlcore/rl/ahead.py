@@ -24,7 +24,6 @@ from rlcore.rl.batch import Round
 from rlcore.rl.drawing import Drawing
 from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.metrics import AHEAD, TIMING, StepMetrics
-from rlcore.rl.records import RunRecords
 from rlcore.rl.state import Draw, LoopState
 from rlcore.rl.sync import CANARY_GAP, Canary, Offered, load_offered
 from schemas.errors import UserError
@@ -64,12 +63,9 @@ class Ahead:
 
     def __init__(self, drawing: Drawing, canary: Canary) -> None:
         """``drawing``: that of the run, of which the thread has records and metrics apart."""
-        records = drawing.records
         self._drawing = replace(
             drawing,
-            records=RunRecords(
-                records.store, records.key, records.lineage, records.log, fence=self._unless_stopped
-            ),
+            records=replace(drawing.records, fence=self._unless_stopped),
             metrics=StepMetrics(AHEAD),
         )
         self._canary = canary
@@ -184,7 +180,6 @@ class Ahead:
     def _draw(self, draw: Draw, gap: float) -> int:
         """Draw an iteration; return the places of the prompt stream that it used."""
         drawing = self._drawing
-        drawing.records.forget()
         groups = DrawnGroups(wanted=self._rl.rollout.prompts)
         while not groups.full:
             rollouts = drawing.rollout(draw, groups)

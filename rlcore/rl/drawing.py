@@ -16,7 +16,7 @@ from rlcore.rl.groups import DrawnGroups, split_by_signal
 from rlcore.rl.guards import check_rewards
 from rlcore.rl.metrics import StepMetrics
 from rlcore.rl.prompts import PromptStream
-from rlcore.rl.records import History, RunRecords
+from rlcore.rl.records import RunRecords
 from rlcore.rl.reward import score_rollouts
 from rlcore.rl.roles import RLWorkers
 from rlcore.rl.rollout import greedy_tables, sample_rollouts
@@ -45,14 +45,13 @@ class Drawing:
         """Sample one round of trajectories, and greedy baselines where wanted; record them."""
         name = self.records.name(draw.iteration, groups.suffix)
         with self.metrics.timed("gen"):
-            weights = History(self.records).parent(draw.sampler, "weights")
+            weights = self.records.parent(draw.sampler, "weights")
             if found := self.records.find("rollouts", name, weights):
-                sampled = self.records.table(found, "rollouts")
+                sampled = self.records.store.table(found, "rollouts")
                 # Recorded by an earlier attempt, which may have been at other weights here.
                 if set(sampled["weight_digest"]) == {draw.stamp.digest}:
                     return found
                 self.records.log(f"rollouts {name} came from other weights; they are sampled again")
-                self.records.discard("rollouts", name)
             prompts = self.stream.round(cursor=draw.cursor, drawn=groups.drawn)
             tables = self._sample(prompts, draw.iteration)
             if self.recipe.rl.rollout.greedy_baseline:
@@ -68,11 +67,11 @@ class Drawing:
                 return found
             episodes = None
             if "episodes" in rollouts.rows:
-                episodes = self.records.table(rollouts, "episodes")
+                episodes = self.records.store.table(rollouts, "episodes")
             tables = {}
             for table, scored in (("rollouts", "rewards"), ("baselines", "baseline_rewards")):
                 if table in rollouts.rows:
-                    sampled = self.records.table(rollouts, table)
+                    sampled = self.records.store.table(rollouts, table)
                     prompts = self.stream.prompts.of_uids(sampled["uid"].to_list())
                     tables[scored] = score_rollouts(
                         sampled, prompts, self.workers.rewards, episodes
@@ -85,7 +84,7 @@ class Drawing:
     ) -> DrawnGroups:
         """Return ``groups`` with a round's groups added: all of them, or those with a signal."""
         section = self.recipe.rl.algorithm.dynamic_sampling
-        frame = drawn(self.records.table, [(rollouts, rewards)])
+        frame = drawn(self.records.store.table, [(rollouts, rewards)])
         places = self.stream.round_size
         if section is None:
             uids = frame["uid"].unique(maintain_order=True).to_list()

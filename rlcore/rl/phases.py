@@ -32,7 +32,7 @@ from rlcore.rl.guards import StaleWeightsError, check_fresh, check_sampler_gap
 from rlcore.rl.memory_probe import probe_memory
 from rlcore.rl.metrics import RECORD, SAVE, WAIT, MetricsLog
 from rlcore.rl.prompts import PromptRows, PromptStream
-from rlcore.rl.records import PACKED_FOR, History, RunRecords
+from rlcore.rl.records import PACKED_FOR, RunRecords
 from rlcore.rl.roles import RLWorkers
 from rlcore.rl.scores import mean_sequence_kl, with_scores
 from rlcore.rl.state import LoopState, RLCheckpoints, validation_due
@@ -57,12 +57,12 @@ STALENESS = "training/staleness"  # optimizer steps between the policies that sa
 
 class Phases:
     """The phases of one RL run, each idempotent, over its parts: ``workers``, ``records``,
-    ``history``, ``metrics``, ``checkpoints``."""
+    ``metrics``, ``checkpoints``."""
 
     # Slots keep an orchestrator that encodes a call's arguments from walking through tables.
     __slots__ = (
         *("_fork", "_stop_ids", "ahead", "answers", "canary", "checkpoints"),
-        *("episodes", "history", "log", "metrics", "recipe", "records", "store", "stream"),
+        *("episodes", "log", "metrics", "recipe", "records", "store", "stream"),
         *("ptx", "tokenizer", "train", "training", "validation", "workers"),
     )
 
@@ -100,7 +100,6 @@ class Phases:
         self.canary = Canary.of_prompts(self.train.head(CANARY_TOKENS), recipe)
         self._fork = None if recipe.rl.fork is None else Fork(recipe.rl.fork, store)
         self.records = RunRecords(store, key, lineage, log)
-        self.history = History(self.records)
         self.checkpoints = RLCheckpoints(store, key, lineage, recipe.rl)
         self.metrics = MetricsLog(store, key, lineage)
         self.training = RLTraining(recipe, workers, self.records, self.metrics, ptx)
@@ -151,7 +150,7 @@ class Phases:
             state = self._validated(replace(state, version=stamp.version, digest=stamp.digest))
             with self.metrics.timed(RECORD):
                 forked = {} if self._fork is None else {ROLE: self._fork.record()}
-                self.history.begin(state, synced.published.tensors, forked)
+                self.records.begin(state, synced.published.tensors, forked)
             self.metrics.publish(state.iteration)
             self.save(state)
         first = 0 if self._fork is None else self._fork.number
@@ -215,7 +214,6 @@ class Phases:
 
     def begin(self, state: LoopState) -> DrawnGroups:
         """Return the empty batch of the iteration that follows ``state``."""
-        self.records.forget()
         return DrawnGroups(wanted=self.recipe.rl.rollout.prompts)
 
     def rollout(self, state: LoopState, groups: DrawnGroups) -> ArtifactRef:
@@ -316,7 +314,7 @@ class Phases:
         before, rl = state.digest, self.recipe.rl
         state = replace(state, iteration=state.next_iteration, digest=stamp.digest)
         with self.metrics.timed(RECORD):
-            self.history.extend(before, state, offered.published.tensors)
+            self.records.extend(before, state, offered.published.tensors)
         if validation_due(state, rl):
             state = self._validated(state, offered)
         elif self.ahead is not None:
@@ -353,7 +351,7 @@ class Phases:
             self.workers.learner.swap_average()
         self.workers.learner.export_hf(directory)
         self.metrics.close()
-        return self.history.parent(best, "best")
+        return self.records.parent(best, "best")
 
     def _validated(self, state: LoopState, offered: Offered | None = None) -> LoopState:
         """Return ``state`` with what greedy validation says of its weights, which the engines hold,
@@ -362,7 +360,7 @@ class Phases:
 
         def record(scored: pl.DataFrame, answers: pl.DataFrame) -> None:
             tables = {"validation_rewards": scored, "validation_answers": answers}
-            self.records.replace("validation", self.records.name(state.iteration), tables, {})
+            self.records.put("validation", self.records.name(state.iteration), tables)
 
         def validate() -> tuple[float, dict[str, float]]:
             return self.validation.run(record)

@@ -1,9 +1,6 @@
 """What an RL run records per iteration (rollouts, rewards, advantages, which weights it made
 from which), each an artifact, and how it is read back.
 
-What this process has written or read in the iteration under way it keeps, so that a phase gets
-from memory what the one before it recorded. A phase that runs in another process reads it, once.
-
 ``iterations/<key>/<iteration>`` holds one row, the digest of each tensor, and names as parents all
 rollouts, rewards and advantages that its update learnt from and the record before it. Checkpoints
 are pruned and these are not, so the weights of every iteration can be followed to the trajectories
@@ -37,28 +34,22 @@ from schemas.errors import UserError
 PACKED_FOR = "packed_for"
 
 
+KIND = "iterations"
+PREVIOUS = "previous"  # the role of the record before
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecords:
-    """Writes records below ``key``; one that an earlier attempt left is found again."""
+    """Writes records below ``key``; one that an earlier attempt left is found again.
 
-    __slots__ = ("_fence", "_frames", "_made", "key", "lineage", "log", "store")
+    ``fence`` is entered to write or drop a record, and raises where that may be no more.
+    """
 
-    def __init__(
-        self,
-        store: ArtifactStore,
-        key: str,
-        lineage: Lineage,
-        log: Callable[[str], None],
-        fence: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        """``fence`` is entered to write or drop a record, and raises where that may be no more."""
-        self.store, self.key, self.lineage, self.log = store, key, lineage, log
-        self._fence = fence
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin an iteration: let go of what the one before it kept."""
-        self._made: dict[tuple[str, str], tuple[ArtifactRef, Lineage]] = {}  # by kind and name
-        self._frames: dict[tuple[str, str], pl.DataFrame] = {}  # by content and table
+    store: ArtifactStore
+    key: str
+    lineage: Lineage
+    log: Callable[[str], None]
+    fence: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def name(self, iteration: int, suffix: str = "") -> str:
         """Return the key of an iteration's record; ``suffix`` distinguishes generation rounds."""
@@ -71,34 +62,15 @@ class RunRecords:
         parents: Mapping[str, ArtifactRef] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> ArtifactRef | None:
-        """Return what was recorded from the same ``parents`` with the same ``metadata``; drop
-        anything else."""
-        if (kind, name) not in self._made:
-            found = self.store.find_or_discard(kind, name, self.log)
-            if found is None:
-                return None
-            manifest = self.store.manifest(found)
-            made = replace(self.lineage, parents=manifest.parents, metadata=manifest.metadata)
-            self._made[kind, name] = found, made
-        found, made = self._made[kind, name]
+        """Return what was recorded from the same ``parents`` with the same ``metadata``."""
+        found = self.store.find_or_discard(kind, name, self.log)
+        if found is None:
+            return None
+        made = self.store.manifest(found)
         # By content: a record stays when its parents were written again with equal bytes.
-        made_from = digests(made.parents)
-        if all(made_from.get(role) == ref.sha256 for role, ref in (parents or {}).items()) and all(
-            made.metadata.get(name) == value for name, value in (metadata or {}).items()
-        ):
-            return found
-        self.discard(kind, name)
-        return None
-
-    def parents(self, kind: str, name: str) -> Mapping[str, ArtifactRef]:
-        """Return what a record that ``find`` or ``put`` has returned is made from."""
-        return self._made[kind, name][1].parents
-
-    def discard(self, kind: str, name: str) -> None:
-        """Drop a record, if there is one."""
-        self._made.pop((kind, name), None)
-        with self._fence():
-            self.store.discard(kind, name)
+        is_same = digests(parents or {}).items() <= digests(made.parents).items()
+        known = all(made.metadata.get(name) == value for name, value in (metadata or {}).items())
+        return found if is_same and known else None
 
     def put(
         self,
@@ -108,60 +80,23 @@ class RunRecords:
         parents: Mapping[str, ArtifactRef] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> ArtifactRef:
-        """Write ``tables`` as an artifact made from ``parents`` and the run's own; ``metadata``:
-        JSON values."""
+        """Write ``tables`` as an artifact made from ``parents`` and the run's own, in place of what
+        an earlier attempt left; ``metadata``: JSON values."""
         lineage = replace(
             self.lineage,
             parents={**self.lineage.parents, **(parents or {})},
             metadata={**self.lineage.metadata, **(metadata or {})},
         )
-        with self._fence():
-            ref = self.store.put(kind, name, tables=dict(tables), lineage=lineage)
-        self._made[kind, name] = ref, lineage
-        self._frames |= {(ref.sha256, table): frame for table, frame in tables.items()}
-        return ref
-
-    def replace(
-        self,
-        kind: str,
-        name: str,
-        tables: Mapping[str, pl.DataFrame],
-        parents: Mapping[str, ArtifactRef],
-    ) -> ArtifactRef:
-        """``put``, in place of what an earlier attempt left."""
-        self.discard(kind, name)
-        return self.put(kind, name, tables, parents)
-
-    def table(self, ref: ArtifactRef, name: str) -> pl.DataFrame:
-        """Return a table of a record: as this process wrote it, or read from the store, once."""
-        if (ref.sha256, name) not in self._frames:
-            self._frames[ref.sha256, name] = self.store.table(ref, name)
-        return self._frames[ref.sha256, name]
+        return self._replace(kind, name, tables, lineage)
 
     def drawn(self, groups: DrawnGroups) -> pl.DataFrame:
         """Return the frame (``batch``) of every group of all rounds."""
-        return drawn(self.table, groups.rounds)
+        return drawn(self.store.table, groups.rounds)
 
     def trained(self, groups: DrawnGroups, advantages: ArtifactRef) -> pl.DataFrame:
         """Return the frame of the groups that train, with their advantages."""
         kept = of_prompts(self.drawn(groups), groups.kept)
-        return beside(kept, self.table(advantages, "advantages"))
-
-
-def digests(parents: Mapping[str, ArtifactRef]) -> dict[str, str]:
-    """Return the content of each parent, by role."""
-    return {role: parent.sha256 for role, parent in parents.items()}
-
-
-KIND = "iterations"
-PREVIOUS = "previous"  # the role of the record before
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Writes the records of a run; an equal one of an earlier attempt stays."""
-
-    records: RunRecords
+        return beside(kept, self.store.table(advantages, "advantages"))
 
     def begin(
         self, state: LoopState, tensors: Mapping[str, str], parents: Mapping[str, ArtifactRef]
@@ -171,18 +106,17 @@ class History:
 
         ``tensors``: the ``tensor_digests`` of the weights.
         """
-        behind = {**self.records.lineage.parents, **parents}
+        behind = {**self.lineage.parents, **parents}
         self._record(state, state.digest, tensors, behind)
 
     def extend(self, before: str, state: LoopState, tensors: Mapping[str, str]) -> None:
         """Record the iteration that ``state`` is the state after; ``before``: digest of the weights
         that it updated, ``tensors``: the ``tensor_digests`` of those after it."""
-        name = self.records.name(state.iteration)
-        learnt_from = self.records.find("advantages", name)
+        learnt_from = self.find("advantages", self.name(state.iteration))
         assert learnt_from is not None, "an update learns from recorded advantages"
         drawn = {
             role: parent
-            for role, parent in self.records.parents("advantages", name).items()
+            for role, parent in self.store.manifest(learnt_from).parents.items()
             if parent.kind in ("rollouts", "rewards")
         }
         parents = {"advantages": learnt_from, **drawn, **self.parent(state.iteration - 1, PREVIOUS)}
@@ -191,7 +125,7 @@ class History:
     def parent(self, iteration: int, role: str) -> dict[str, ArtifactRef]:
         """Return the record of ``iteration`` as a parent with this role, none where it was
         damaged."""
-        found = self.records.find(KIND, self.records.name(iteration))
+        found = self.find(KIND, self.name(iteration))
         return {} if found is None else {role: found}
 
     def _record(
@@ -217,15 +151,25 @@ class History:
             },
             schema={"tensor": pl.String, "digest": pl.String},
         )
-        records, name = self.records, self.records.name(state.iteration)
-        if (found := records.find(KIND, name)) is not None:
-            same_parents = digests(records.parents(KIND, name)) == digests(parents)
-            if same_parents and records.store.table(found, KIND).equals(row):
-                return
-            records.discard(KIND, name)
-        lineage = replace(records.lineage, parents=parents)
+        name = self.name(state.iteration)
+        if (found := self.find(KIND, name)) is not None:
+            same_parents = digests(self.store.manifest(found).parents) == digests(parents)
+            if same_parents and self.store.table(found, KIND).equals(row):
+                return  # rollouts of an earlier attempt may already name it
         tables = {KIND: row, "weights": weights}
-        records.store.put(KIND, name, tables=tables, lineage=lineage)
+        self._replace(KIND, name, tables, replace(self.lineage, parents=parents))
+
+    def _replace(
+        self, kind: str, name: str, tables: Mapping[str, pl.DataFrame], lineage: Lineage
+    ) -> ArtifactRef:
+        with self.fence():
+            self.store.discard(kind, name)
+            return self.store.put(kind, name, tables=tables, lineage=lineage)
+
+
+def digests(parents: Mapping[str, ArtifactRef]) -> dict[str, str]:
+    """Return the content of each parent, by role."""
+    return {role: parent.sha256 for role, parent in parents.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,5 +108,4 @@ class RLTraining:
         return finish
 
     def _keep_own(self, table: pl.DataFrame, advantages: ArtifactRef) -> None:
-        tables, parents = {KIND: table}, {"advantages": advantages}
-        self.records.replace(KIND, advantages.key, tables, parents)
+        self.records.put(KIND, advantages.key, {KIND: table}, {"advantages": advantages})

@@ -257,7 +257,7 @@ def test_what_was_made_from_rollouts_that_are_gone_is_not_read(
     phases.advantage(state, groups)
     last = groups.rounds[-1][0]
     fewer = store.table(last, "rollouts").head(SAMPLES)
-    phases.records.replace("rollouts", last.key, {"rollouts": fewer}, {})
+    phases.records.put("rollouts", last.key, {"rollouts": fewer}, {})
 
     run = read(phases, tmp_path / "runs")
     assert run.advantages(1).height == 0

@@ -97,13 +97,13 @@ def test_a_record_of_a_killed_attempt_is_replaced_where_it_differs(make_phases: 
     assert ref is not None
     left = phases.store.manifest(ref)
     tensors = phases.workers.learner.publish().tensors
-    phases.history.extend(state.digest, after, tensors)
+    phases.records.extend(state.digest, after, tensors)
     assert phases.store.manifest(ref) == left
 
-    phases.history.extend(state.digest, replace(after, digest="other weights"), tensors)
+    phases.records.extend(state.digest, replace(after, digest="other weights"), tensors)
     assert record(phases, 1)[0]["digest_after"] == "other weights"
     drawn = phases.rollout(after, phases.begin(after))
-    phases.history.extend(state.digest, after, tensors)
+    phases.records.extend(state.digest, after, tensors)
     assert record(phases, 1)[0]["digest_after"] == after.digest
     again = phases.rollout(after, phases.begin(after))
     assert again.sha256 == drawn.sha256, "the same weights and seeds"
@@ -112,6 +112,6 @@ def test_a_record_of_a_killed_attempt_is_replaced_where_it_differs(make_phases: 
     old = record(phases, 1)[1]["advantages"]
     drawn_from = {role: p for role, p in record(phases, 1)[1].items() if p.kind != "iterations"}
     fewer = {"advantages": phases.store.table(old, "advantages").head(1)}
-    new = phases.records.replace("advantages", old.key, fewer, drawn_from)
-    phases.history.extend(state.digest, after, tensors)
+    new = phases.records.put("advantages", old.key, fewer, drawn_from)
+    phases.records.extend(state.digest, after, tensors)
     assert record(phases, 1)[1]["advantages"] == new != old
