@@ -45,17 +45,11 @@ def _of_round(read: Read, rollouts: ArtifactRef, rewards: ArtifactRef) -> pl.Dat
 def beside(frame: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     """Return ``frame`` with the columns of ``table``, matched by ``trajectory_id``; null in rows
     that ``table`` does not have."""
-    if not table["trajectory_id"].equals(frame["trajectory_id"]):
-        table = frame.select("trajectory_id").join(
-            table, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
-        )
-    return frame.hstack(table.drop("trajectory_id"))
+    return frame.join(table, on="trajectory_id", how="left", maintain_order="left", validate="1:1")
 
 
 def of_prompts(frame: pl.DataFrame, uids: tuple[str, ...]) -> pl.DataFrame:
     """Return the rows of ``uids``, their groups in that order."""
-    if frame["uid"].rle().struct.field("value").to_list() == list(uids):
-        return frame  # as it is: the usual case
     order = pl.DataFrame({"uid": uids}, schema={"uid": pl.String})
     kept = order.join(frame, on="uid", how="left", maintain_order="left_right")
     return kept.select(frame.columns)

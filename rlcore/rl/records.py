@@ -197,7 +197,6 @@ class RecordedIterations:
         self, store: ArtifactReader, key: str, name: str, *, total: int | None = None
     ) -> None:
         self.store, self.key, self.name = store, key, name
-        self._trained: dict[int, pl.DataFrame] = {}  # the last one that was asked for
         numbers = [int(k.rpartition("/")[2]) for k in store.keys(KIND, f"{key}/")]
         if not numbers:
             raise UserError(
@@ -260,13 +259,10 @@ class RecordedIterations:
     def trained(self, number: int) -> pl.DataFrame:
         """Return the frame (``batch``) that iteration ``number`` trained on, in the order of its
         advantages."""
-        if number not in self._trained:
-            ref, advantages = self.advantages(number)
-            rounds = rounds_of(self.store.manifest(ref).parents)
-            names = advantages.select("trajectory_id")
-            frame = beside(beside(names, drawn(self.store.table, rounds)), advantages)
-            self._trained = {number: frame}
-        return self._trained[number]
+        ref, advantages = self.advantages(number)
+        rounds = rounds_of(self.store.manifest(ref).parents)
+        names = advantages.select("trajectory_id")
+        return beside(beside(names, drawn(self.store.table, rounds)), advantages)
 
     def _at(self, number: int) -> str:
         return f"{self.key}/{number:06d}"

@@ -8,6 +8,7 @@ import polars as pl
 
 from rlcore.models.ragged import to_arrays
 from rlcore.rewards.types import Reward, RewardRow, Scorers, score_finished
+from rlcore.rl.batch import beside
 
 
 def score_rollouts(
@@ -21,14 +22,11 @@ def score_rollouts(
     and no score, what the environment failed "error"."""
     columns = ["uid", "data_source", "prompt", "reward_style", "ground_truth", "extra_info"]
     prompt_of = {row["uid"]: row for row in prompts.select(columns).iter_rows(named=True)}
-    sampled = ["response", "finish_reason", "prompt_tokens"]
-    if episodes is not None:
-        sampled.append("turn_rewards")
-    joined = rollouts.select("trajectory_id", "uid", *sampled)
-    if episodes is not None:
-        joined = joined.join(
-            episodes, on="trajectory_id", how="left", maintain_order="left", validate="1:1"
-        )
+    sampled = ["trajectory_id", "uid", "response", "finish_reason", "prompt_tokens"]
+    if episodes is None:
+        joined = rollouts.select(sampled)
+    else:
+        joined = beside(rollouts.select(*sampled, "turn_rewards"), episodes)
     token_ids, masks = to_arrays(rollouts["token_ids"]), to_arrays(rollouts["loss_mask"])
     rows = [
         RewardRow.of_prompt(
