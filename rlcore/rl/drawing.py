@@ -10,16 +10,16 @@ from typing import Any
 import polars as pl
 
 from rlcore.rewards.types import is_finished
+from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rl.advantage import signal_of
 from rlcore.rl.batch import drawn
 from rlcore.rl.groups import DrawnGroups, split_by_signal
-from rlcore.rl.guards import check_rewards
 from rlcore.rl.metrics import StepMetrics
 from rlcore.rl.prompts import PromptStream
 from rlcore.rl.records import RunRecords
 from rlcore.rl.reward import score_rollouts
 from rlcore.rl.roles import RLWorkers
-from rlcore.rl.rollout import greedy_tables, sample_rollouts
+from rlcore.rl.rollout import sample_rollouts
 from rlcore.rl.scores import with_scores
 from rlcore.rl.state import Draw
 from rlcore.rollout.episodes import Episodes
@@ -56,7 +56,9 @@ class Drawing:
             tables = self._sample(prompts, draw.iteration)
             if self.recipe.rl.rollout.greedy_baseline:
                 greedy = self._sample(prompts, draw.iteration, greedy=True)
-                tables |= greedy_tables(tables, greedy)
+                tables["baselines"] = greedy["rollouts"]
+                if self.episodes is not None:
+                    tables["episodes"] = pl.concat([tables["episodes"], greedy["episodes"]])
             return self.records.put("rollouts", name, tables, weights)
 
     def reward(self, rollouts: ArtifactRef) -> ArtifactRef:
@@ -76,7 +78,7 @@ class Drawing:
                     tables[scored] = score_rollouts(
                         sampled, prompts, self.workers.rewards, episodes
                     )
-            check_rewards(tables["rewards"], self.recipe.reward)
+            check_unscored(tables["rewards"].select("outcome", "detail").rows(), self.recipe.reward)
             return self.records.put("rewards", rollouts.key, tables, parents)
 
     def collect(

@@ -1,13 +1,12 @@
-"""Silent failures that stop an iteration at once: stale weights, sampler drift, rewards that
-died. What shows only over iterations is the diagnostics' (``rlcore/diagnostics``)."""
+"""Silent failures that stop an iteration at once: stale weights, sampler drift. What shows only
+over iterations is the diagnostics' (``rlcore/diagnostics``)."""
 
 import numpy as np
 import polars as pl
 
 from rlcore.models.weight_digest import WeightStamp
-from rlcore.rewards.unscored_rows import check_unscored
 from schemas.errors import UserError
-from schemas.rl import GapBound, RewardSection
+from schemas.rl import GapBound
 
 
 class StaleWeightsError(UserError):
@@ -70,9 +69,3 @@ def check_sampler_gap(
         "training/rollout_probs_diff_max": float(probability_gap.max()),
         "training/rollout_probs_diff_mean": float(probability_gap.mean()),
     }
-
-
-def check_rewards(rewards: pl.DataFrame, section: RewardSection, *, rows: str = "rows") -> None:
-    """Raise RewardFailureError when more of the Rewards table ``rewards`` are errors, or timeouts,
-    than ``section`` allows; ``rows`` says what they are."""
-    check_unscored(rewards.select("outcome", "detail").rows(), section, rows=rows)

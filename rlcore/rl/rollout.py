@@ -1,6 +1,6 @@
 """The rollout phase: prompts in, recorded trajectories out."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from rlcore.engines.types import Sampling
 from rlcore.models.ragged import from_flat
 from rlcore.rollout.episodes import Episodes, collect, in_order
 from rlcore.rollout.trajectories import Request, Trajectory, joined
+from rlcore.store.tables import polars_schema
 from schemas.rollout import RolloutSection
-from schemas.table_list import MESSAGES
 
 
 def sample_rollouts(
@@ -56,31 +56,17 @@ def sample_rollouts(
         stop_token_ids=stop_ids,
         stop=section.stop,
     )
-    sampled = collect(requests, sampling, engines, tokenizer, episodes, schedule=section.schedule)
-    trajectories = in_order(requests, _handed_over(sampled, done))
+    sampled = []
+    for trajectory in collect(
+        requests, sampling, engines, tokenizer, episodes, schedule=section.schedule
+    ):
+        done(trajectory)
+        sampled.append(trajectory)
+    trajectories = in_order(requests, sampled)
     tables = {"rollouts": rollouts_frame(trajectories, iteration)}
     if episodes is not None:
         tables["episodes"] = episodes_frame(trajectories)
     return tables
-
-
-def greedy_tables(
-    sampled: dict[str, pl.DataFrame], greedy: dict[str, pl.DataFrame]
-) -> dict[str, pl.DataFrame]:
-    """Return what the greedy answers add to the tables ``sampled``: ``baselines``, and their
-    episodes behind the others."""
-    tables = {"baselines": greedy["rollouts"]}
-    if "episodes" in greedy:
-        tables["episodes"] = pl.concat([sampled["episodes"], greedy["episodes"]])
-    return tables
-
-
-def _handed_over(
-    trajectories: Iterator[Trajectory], done: Callable[[Trajectory], None]
-) -> Iterator[Trajectory]:
-    for trajectory in trajectories:
-        done(trajectory)
-        yield trajectory
 
 
 def episodes_frame(trajectories: list[Trajectory]) -> pl.DataFrame:
@@ -88,9 +74,10 @@ def episodes_frame(trajectories: list[Trajectory]) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "trajectory_id": [one.request.trajectory_id for one in trajectories],
-            "turns": pl.Series([list(one.messages) for one in trajectories], dtype=MESSAGES),
-            "failure": pl.Series([one.failure or None for one in trajectories], dtype=pl.String),
-        }
+            "turns": [list(one.messages) for one in trajectories],
+            "failure": [one.failure or None for one in trajectories],
+        },
+        schema=polars_schema("episodes"),
     )
 
 
@@ -100,38 +87,32 @@ def rollouts_frame(trajectories: list[Trajectory], iteration: int) -> pl.DataFra
     last = [trajectory.last for trajectory in trajectories]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     whole = joined(trajectories)
-
-    def per_token(name: str, values: np.ndarray, dtype: type[pl.DataType]) -> pl.Series:
-        return from_flat(name, values, whole.lengths, dtype)
-
-    def per_turn(name: str, values: Iterable[Any], dtype: type[pl.DataType]) -> pl.Series:
-        return from_flat(name, np.array([*values]), whole.turns, dtype)
-
-    return pl.DataFrame(
-        {
-            "trajectory_id": [request.trajectory_id for request in requests],
-            "uid": [request.prompt["uid"] for request in requests],
-            "sample": pl.Series([request.sample for request in requests], dtype=pl.Int32),
-            "iteration": pl.Series([iteration] * len(requests), dtype=pl.Int32),
-            "token_ids": per_token("token_ids", whole.token_ids, pl.Int32),
-            "prompt_tokens": pl.Series(
-                [len(request.prompt["prompt_ids"]) for request in requests], dtype=pl.Int32
-            ),
-            "loss_mask": per_token("loss_mask", whole.loss_mask, pl.Boolean),
-            "sampler_logprobs": per_token(
-                "sampler_logprobs", np.minimum(whole.logprobs, 0.0), pl.Float32
-            ),
-            "response": [trajectory.text for trajectory in trajectories],
-            "finish_reason": [g.finish_reason.value for g in last],
-            "stop_reason": [trajectory.stop_reason.value for trajectory in trajectories],
-            "turn_ends": per_turn("turn_ends", whole.turn_ends, pl.Int32),
-            "turn_rewards": per_turn("turn_rewards", (turn.reward for turn in turns), pl.Float64),
-            "turn_versions": per_turn(
-                "turn_versions", (turn.generation.stamp.version for turn in turns), pl.Int64
-            ),
-            "valid_actions": per_turn("valid_actions", (turn.valid for turn in turns), pl.Boolean),
-            "seed": pl.Series([request.seed for request in requests], dtype=pl.Int64),
-            "weight_version": pl.Series([g.stamp.version for g in last], dtype=pl.Int64),
-            "weight_digest": [g.stamp.digest for g in last],
-        }
-    )
+    schema = polars_schema("rollouts")
+    columns: dict[str, Any] = {
+        "trajectory_id": [request.trajectory_id for request in requests],
+        "uid": [request.prompt["uid"] for request in requests],
+        "sample": [request.sample for request in requests],
+        "iteration": [iteration] * len(requests),
+        "prompt_tokens": [len(request.prompt["prompt_ids"]) for request in requests],
+        "response": [trajectory.text for trajectory in trajectories],
+        "finish_reason": [g.finish_reason.value for g in last],
+        "stop_reason": [trajectory.stop_reason.value for trajectory in trajectories],
+        "seed": [request.seed for request in requests],
+        "weight_version": [g.stamp.version for g in last],
+        "weight_digest": [g.stamp.digest for g in last],
+    }
+    per_token = {
+        "token_ids": whole.token_ids,
+        "loss_mask": whole.loss_mask,
+        "sampler_logprobs": np.minimum(whole.logprobs, 0.0),
+    }
+    per_turn = {
+        "turn_ends": whole.turn_ends,
+        "turn_rewards": np.array([turn.reward for turn in turns]),
+        "turn_versions": np.array([turn.generation.stamp.version for turn in turns]),
+        "valid_actions": np.array([turn.valid for turn in turns]),
+    }
+    inner = {name: dtype.inner for name, dtype in schema.items() if isinstance(dtype, pl.List)}
+    for lengths, lists in ((whole.lengths, per_token), (whole.turns, per_turn)):
+        columns |= {n: from_flat(n, values, lengths, inner[n]) for n, values in lists.items()}
+    return pl.DataFrame(columns, schema=schema)

@@ -11,8 +11,7 @@ from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
 from rlcore.models.ragged import mean_of
 from rlcore.rewards.types import Scorers
-from rlcore.rewards.unscored_rows import RewardFailureError
-from rlcore.rl.guards import check_rewards
+from rlcore.rewards.unscored_rows import RewardFailureError, check_unscored
 from rlcore.rl.metrics import failure_metrics
 from rlcore.rl.prompts import PromptRows
 from rlcore.rl.reward import rewards_frame
@@ -70,7 +69,8 @@ class Validation:
         trajectories = collect(requests, sampling, self.engines, self.tokenizer, self.episodes)
         answered = in_order(requests, trajectories)
         scored = rewards_frame(score(answered, self.rewards.score))
-        check_rewards(scored, self.section, rows="validation answers")
+        outcomes = scored.select("outcome", "detail").rows()
+        check_unscored(outcomes, self.section, rows="validation answers")
         record(scored, _answers_frame(answered))
         if scored["score"].null_count() == scored.height:
             raise RewardFailureError(

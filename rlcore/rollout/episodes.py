@@ -270,7 +270,7 @@ def collect(
         yield Trajectory(requests[index], (Turn(generation),), text, reason)
 
 
-def in_order(requests: Sequence[Request], trajectories: Iterator[Trajectory]) -> list[Trajectory]:
+def in_order(requests: Sequence[Request], trajectories: Iterable[Trajectory]) -> list[Trajectory]:
     """Return the trajectories in the order of their ``requests``, once all are there."""
     done = {trajectory.request.trajectory_id: trajectory for trajectory in trajectories}
     return [done[request.trajectory_id] for request in requests]

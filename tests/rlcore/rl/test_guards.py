@@ -9,12 +9,11 @@ import pytest
 from flows.paths import RECIPES
 from rlcore.models.weight_digest import WeightStamp
 from rlcore.recipes.load import load_recipe
-from rlcore.rewards.unscored_rows import RewardFailureError
+from rlcore.rewards.unscored_rows import RewardFailureError, check_unscored
 from rlcore.rl.guards import (
     SamplerDriftError,
     StaleWeightsError,
     check_fresh,
-    check_rewards,
     check_sampler_gap,
 )
 from schemas.rl import GapBound, RewardFunction, RewardSection
@@ -88,16 +87,16 @@ def test_nan_logprobs_do_not_pass_as_a_small_gap(dtype: str) -> None:
 
 def test_dead_rewards_stop_the_run_with_their_commonest_reason() -> None:
     rewards = _scored(["ok", "error", "aborted", "error"])
-    check_rewards(rewards, _bounds(errors=0.75, timeouts=0.0))
+    check_unscored(rewards, _bounds(errors=0.75, timeouts=0.0))
     with pytest.raises(RewardFailureError, match=r"3 of 4 rows .* on 2 of them, is error: boom"):
-        check_rewards(rewards, _bounds(errors=0.7, timeouts=1.0))
+        check_unscored(rewards, _bounds(errors=0.7, timeouts=1.0))
 
 
 def test_timeouts_have_a_bound_of_their_own() -> None:
     rewards = _scored(["ok", "timeout", "wrong", "no_answer"])
-    check_rewards(rewards, _bounds(errors=0.0, timeouts=0.25))
+    check_unscored(rewards, _bounds(errors=0.0, timeouts=0.25))
     with pytest.raises(RewardFailureError, match=r"above reward\.max_timeout_fraction = 0\.2;"):
-        check_rewards(rewards, _bounds(errors=1.0, timeouts=0.2))
+        check_unscored(rewards, _bounds(errors=1.0, timeouts=0.2))
 
 
 def test_the_bounds_of_a_recipe_that_names_none() -> None:
@@ -105,8 +104,8 @@ def test_the_bounds_of_a_recipe_that_names_none() -> None:
     assert (section.max_error_fraction, section.max_timeout_fraction) == (0.05, 0.2)
 
 
-def _scored(outcomes: list[str]) -> pl.DataFrame:
-    return pl.DataFrame({"outcome": outcomes, "detail": ["boom"] * len(outcomes)})
+def _scored(outcomes: list[str]) -> list[tuple[str, str]]:
+    return [(outcome, "boom") for outcome in outcomes]
 
 
 def _bounds(*, errors: float, timeouts: float) -> RewardSection:
