@@ -1,7 +1,6 @@
 """All environment workers of a run as one. Calls come at any time and each answer is handed over as
 its step ends, so that no episode waits for the slowest tool; or a batch is answered as a whole."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,13 +53,9 @@ class EnvironmentPool:
             self._owners[call.episode] = len(self._owners) % len(self._workers)
         return self._owners[call.episode]
 
-    def end(self, episodes: Sequence[str]) -> None:
-        """Let the workers forget ``episodes``."""
-        shares: dict[int, list[str]] = defaultdict(list)
-        for episode in episodes:
-            shares[self._owners.pop(episode)].append(episode)
-        for owner, share in shares.items():
-            self._workers[owner].start("end", share)
+    def end(self, episode: str) -> None:
+        """Let its worker forget ``episode``."""
+        self._workers[self._owners.pop(episode)].start("end", [episode])
 
 
 @dataclass(slots=True)

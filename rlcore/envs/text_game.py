@@ -69,13 +69,9 @@ class TextGame:
         return "right" if self._at < goal else "left"
 
     def _view(self) -> str:
-        things = [
-            name for name, room in (("door", self._door), ("key", self._key)) if room == self._at
-        ]
-        if self._has_key and "key" in things:
-            things.remove("key")
-        where = "end" if self._at in (0, self._rooms - 1) else "middle"
-        side = {0: "left end", self._rooms - 1: "right end"}.get(self._at, where)
+        places = {"door": self._door, "key": None if self._has_key else self._key}
+        things = [name for name, room in places.items() if room == self._at]
+        side = {0: "left end", self._rooms - 1: "right end"}.get(self._at, "middle")
         seen = " and ".join(f"a {thing}" for thing in things) or "nothing"
         held = "the key" if self._has_key else "nothing"
         return f"Room {self._at}, {side}. You see {seen}. You hold {held}."

@@ -46,13 +46,6 @@ class _Episode:
     def name(self) -> str:
         return self.request.trajectory_id
 
-    def turn_request(self, room: int, most: int) -> TurnRequest:
-        number, seed = len(self.turns), self.request.seed
-        if number:
-            seed = stream_seed(seed, "turn", number)
-        budget = min(most, room - len(self.token_ids))
-        return TurnRequest(f"{self.name}/{number}", self.token_ids, seed, budget)
-
     def take(self, generation: Generation, text: str) -> None:
         self.turns.append(Turn(generation))
         self.messages.append({"role": "assistant", "content": text})
@@ -122,7 +115,11 @@ class Episodes:
             answers.submit([Call(e.name, e.text) for e in going if not e.is_over])
 
     def _request(self, episode: _Episode, sampling: Sampling) -> TurnRequest:
-        return episode.turn_request(self.max_model_len, sampling.max_new_tokens)
+        number, seed = len(episode.turns), episode.request.seed
+        if number:
+            seed = stream_seed(seed, "turn", number)
+        budget = min(sampling.max_new_tokens, self.max_model_len - len(episode.token_ids))
+        return TurnRequest(f"{episode.name}/{number}", episode.token_ids, seed, budget)
 
     def _ended_while(
         self,
@@ -182,7 +179,7 @@ class Episodes:
 
     def _ended(self, episode: _Episode, reason: StopReason, failure: str = "") -> Trajectory:
         episode.is_over = True
-        self.environments.end([episode.name])
+        self.environments.end(episode.name)
         return episode.trajectory(reason, failure)
 
 
@@ -207,23 +204,19 @@ def _name(key: str) -> str:
 
 
 def _reset(request: Request) -> Call:
+    """Return the first call: the columns of the prompt's row that say what the task is, and those
+    of ``extra_info`` beside them."""
     row = request.prompt
-    extra = row_values(row)
-    seed = extra.get("seed")
-    if not isinstance(seed, int):  # samples of one prompt begin alike
-        seed = stream_seed(0, "environment", row["uid"])
-    return Call(request.trajectory_id, row=extra, seed=seed)
-
-
-def row_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an environment is given of a row of the Prompts table: the task's columns, and
-    those of ``extra_info`` beside them."""
-    return {
+    values = {
         **json.loads(row["extra_info"]),
         "data_source": row["data_source"],
         "prompt": [dict(message) for message in row["prompt"]],
         "ground_truth": row["ground_truth"],
     }
+    seed = values.get("seed")
+    if not isinstance(seed, int):  # samples of one prompt begin alike
+        seed = stream_seed(0, "environment", row["uid"])
+    return Call(request.trajectory_id, row=values, seed=seed)
 
 
 def _other_prompt(request: Request, answer: Answer) -> str:

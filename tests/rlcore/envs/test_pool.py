@@ -34,5 +34,6 @@ def test_an_episode_stays_with_its_worker(workers: list[EnvironmentProcess]) -> 
         f"{i} e{i}-one e{i}-two" for i in range(5)
     ]
     assert pool.tools == ()
-    pool.end(names)
+    for name in names:
+        pool.end(name)
     assert pool.answers([]) == {}

@@ -107,8 +107,8 @@ class Environments:
     def streaming(self) -> Any:
         return LastFirst(lambda calls: self.answers(calls).values())
 
-    def end(self, episodes: Sequence[str]) -> None:
-        self.ended += episodes
+    def end(self, episode: str) -> None:
+        self.ended.append(episode)
 
 
 TOKENIZER = train_tokenizer(["Tom has 12 eggs, 3456 pens and gets 30 ü. How many now?"] * 20, 330)
