@@ -219,12 +219,8 @@ def signal_of(
         return correct.cast(pl.Float64).fill_null(float("nan")).to_numpy()
     if metric == "score":
         return to_floats(frame["score"])
-    shaped, _ = shaped_scores(frame, recipe, turn_credit(frame, recipe))
-    kl = arrays_of(frame, "kl")
-    if kl_coef is None or kl is None:
-        return shaped
-    masks = to_arrays(frame["loss_mask"])
-    return shaped - kl_coef * np.array([r[m].sum() for r, m in zip(kl, masks, strict=True)])
+    batch, _, _ = given(frame, recipe, kl_coef)
+    return batch.sequence_scores()
 
 
 def estimator_options(algorithm: Algorithm) -> dict[str, Any]:
