@@ -83,7 +83,14 @@ def start_workers(
     )
     frozen = critic = reference = None
     if workers.recipe.has_reference_worker:
-        frozen = stopped_in_the_end(workers.reference(policy))
+        frozen = stopped_in_the_end(
+            workers.learner(
+                *(policy, None),
+                name="reference",
+                ranks=hardware.reference_ranks,
+                on_host=hardware.offload_reference,
+            )
+        )
         reference = frozen.logprobs
     elif kl.uses_reference and not exact:  # the weights below an adapter, in the policy's learner
         reference = partial(learner.logprobs, reference=True)

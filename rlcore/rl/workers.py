@@ -168,17 +168,6 @@ class Workers:
         learner.stop()
         self._learners.remove(learner)
 
-    def reference(self, model_dir: Path) -> LearnerPool:
-        """Start a frozen copy of ``model_dir`` for log-probs."""
-        hardware = self.recipe.hardware.learner
-        return self.learner(
-            model_dir,
-            None,
-            name="reference",
-            ranks=hardware.reference_ranks,
-            on_host=hardware.offload_reference,
-        )
-
     def choose_engine(self, model_dir: Path, recorded: str | None = None) -> str:
         """Return which engine samples from the model of ``model_dir`` from now on: what the recipe
         names, else ``recorded``, the one that sampled before what continues now, else by the rule
