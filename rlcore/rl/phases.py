@@ -61,9 +61,9 @@ class Phases:
 
     # Slots keep an orchestrator that encodes a call's arguments from walking through tables.
     __slots__ = (
-        *("_fork", "_stop_ids", "ahead", "answers", "canary", "checkpoints"),
-        *("episodes", "log", "metrics", "recipe", "records", "store", "stream"),
-        *("ptx", "tokenizer", "train", "training", "validation", "workers"),
+        *("_fork", "ahead", "answers", "canary", "checkpoints", "drawing", "log"),
+        *("metrics", "ptx", "recipe", "records", "store", "train", "training"),
+        *("validation", "workers"),
     )
 
     def __init__(
@@ -83,10 +83,20 @@ class Phases:
         """``key`` names the run in the store. ``ptx``: what PPO-ptx draws from, where the recipe
         has it. ``stop_ids``: what ends a turn of the policy (``models.stop_tokens``)."""
         self.recipe, self.store, self.workers, self.log = recipe, store, workers, log
-        self.tokenizer, self._stop_ids, self.ptx = tokenizer, stop_ids, ptx
-        self.train = prompts.of_split("train")
-        self.episodes = episodes_of(recipe, workers.engines, workers.environments, tokenizer)
-        self.stream = PromptStream(self.train, recipe.rl, recipe.seed)
+        self.ptx, self.train = ptx, prompts.of_split("train")
+        self.records = RunRecords(store, key, lineage, log)
+        self.metrics = MetricsLog(store, key, lineage)
+        episodes = episodes_of(recipe, workers.engines, workers.environments, tokenizer)
+        self.drawing = Drawing(
+            recipe,
+            self.records,
+            self.metrics,
+            PromptStream(self.train, recipe.rl, recipe.seed),
+            workers,
+            tokenizer,
+            stop_ids,
+            episodes,
+        )
         self.validation = Validation(
             validation_prompts(prompts, recipe.rl.validation.prompts, recipe.seed),
             workers.engines,
@@ -95,30 +105,14 @@ class Phases:
             stop_ids,
             recipe.rl.rollout,
             recipe.reward,
-            self.episodes,
+            episodes,
         )
         self.canary = Canary.of_prompts(self.train.head(CANARY_TOKENS), recipe)
         self._fork = None if recipe.rl.fork is None else Fork(recipe.rl.fork, store)
-        self.records = RunRecords(store, key, lineage, log)
         self.checkpoints = RLCheckpoints(store, key, lineage, recipe.rl)
-        self.metrics = MetricsLog(store, key, lineage)
         self.training = RLTraining(recipe, workers, self.records, self.metrics, ptx)
         self.answers = RecentAnswers(store, key, least=recipe.rl.rollout.prompts)
         self.ahead = Ahead(self.drawing, self.canary) if recipe.rl.rollout.max_staleness else None
-
-    @property
-    def drawing(self) -> Drawing:
-        """What samples and scores, in the calling thread."""
-        return Drawing(
-            self.recipe,
-            self.records,
-            self.metrics,
-            self.stream,
-            self.workers,
-            self.tokenizer,
-            self._stop_ids,
-            self.episodes,
-        )
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -167,7 +161,7 @@ class Phases:
             return LoopState.initial(self.recipe.rl)
         policy = self.records.lineage.parents.get("policy")
         state = self._fork.begin(self.store, self.recipe, self.workers.trained, policy)
-        return replace(state, cursor=self.stream.aligned(state.cursor))
+        return replace(state, cursor=self.drawing.stream.aligned(state.cursor))
 
     @property
     def _offers_kept(self) -> int:

@@ -280,7 +280,7 @@ def test_ptx_reads_pretraining_text(make_phases: Make, tmp_path: Path) -> None:
     phases = make_phases("quickstart-ppo", digits, {"rl.ptx": ptx})
     assert phases.ptx is not None
     short, cut = phases.ptx.token_ids
-    assert short[-1] == eos_token_id(phases.tokenizer)
+    assert short[-1] == eos_token_id(phases.drawing.tokenizer)
     assert len(cut) == 12
     assert [mask.tolist() for mask in phases.ptx.loss_mask] == [
         [False] + [True] * (len(ids) - 1) for ids in (short, cut)

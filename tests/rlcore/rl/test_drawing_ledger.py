@@ -64,7 +64,7 @@ def ledger(phases: Phases, dataset: Dataset) -> list[Row]:
 def trained_by_epoch(phases: Phases) -> dict[int, Counter[str]]:
     """How often each prompt of an epoch (from 1) was trained, by the stream and the records; what
     was drawn must be what the stream has at these places."""
-    store, key, stream = phases.store, phases.records.key, phases.stream
+    store, key, stream = phases.store, phases.records.key, phases.drawing.stream
     count, height = stream.round_size, stream.prompts.height
     uids = stream.prompts.columns("uid")["uid"].to_list()
     found: dict[int, Counter[str]] = defaultdict(Counter)
@@ -289,7 +289,7 @@ def test_a_filter_that_eats_long_responses_is_seen(make_phases: Make, dataset: D
 
     over = {**DAPO, "rl.rollout.max_new_tokens": 16, "rl.iterations": 2}
     phases = make_phases("quickstart", ended, over)
-    stops += phases._stop_ids
+    stops += phases.drawing.stop_ids
     run(phases)
     rows = asked(phases, dataset, "lengths")
     assert len(rows) == 2

@@ -64,7 +64,7 @@ def test_every_round_of_an_iteration_is_behind_its_weights(make_phases: Make) ->
     first, parents = record(phases, 1)
     assert (first["digest_before"], first["cursor"]) == (
         began,
-        phases.stream.round_size * rounds[0],
+        phases.drawing.stream.round_size * rounds[0],
     )
     for kind in ("rollouts", "rewards"):
         assert len([p for p in parents.values() if p.kind == kind]) == rounds[0]
