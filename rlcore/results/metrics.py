@@ -31,7 +31,8 @@ def token_rates_of(tokens: float, seconds: float, gpus: int) -> dict[str, float]
 
 def utilisation(role: str, flops: float, seconds: float, peak: float | None) -> dict[str, float]:
     """Return ``perf/mfu/<role>``: ``flops`` in ``seconds`` as a share of ``peak`` FLOP/s of all
-    devices; nothing where no peak is known or nothing was done."""
+    devices; nothing where no peak is known or nothing was done. Rows that are skipped, padding and
+    second forward passes are no use."""
     if peak is None or not flops or seconds <= 0:
         return {}
     return {f"perf/mfu/{role}": flops / seconds / peak}

@@ -3,12 +3,9 @@ belong draws the rows of the next iterations while learners train on those befor
 
 Nothing is a race. The rows of iteration i are drawn from the policy after iteration i - 1 - S (that
 which RL began with, before there is one), in batches that time does not change, and are trained on
-in iteration i. So the bound holds for each row by construction, no row is thrown away, and delays
-change when something happens and never what. The peers bound what is admitted or drop what came
-too late, and none of their runs can be repeated (verl, docs/advance/fully_async.md; AReaL#602).
-
-Policies pass through the engines in order, each proven as in the phase sync. Where validation of
-one is due it is there that its turn comes, before anything is sampled from it.
+in iteration i. So the bound holds for each row by construction, and delays change when something
+happens and never what. The peers bound what is admitted or drop what came too late, and none of
+their runs can be repeated (verl, docs/advance/fully_async.md; AReaL#602).
 """
 
 from collections.abc import Callable, Iterator

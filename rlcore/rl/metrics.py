@@ -1,26 +1,16 @@
 """The metrics of an RL run: of one batch, under verl's names, from its tables; and one table per
-iteration, written before its checkpoint.
+iteration, written before its checkpoint, with the table ``spans`` beside it: when each part was
+under way, and the engines.
 
-Names are verl's. ``timing_s/<part>`` are seconds: of the five phases, and apart from them of
-``testing`` (validation), ``record`` (the record of lineage) and ``save_checkpoint``, for which the
-loop waited: a checkpoint is written while the next rollout samples.
-``timing_s/step`` is the whole iteration and
-``timing_s/outside`` what no part accounts for. These two and ``timing_s/save_checkpoint`` are known
-only once the iteration is over, so they are written with the next one.
-
-Where the critic trains beside the policy, ``timing_s/train_critic`` is the time it took, and
-``timing_s/update_critic`` what the loop waited for it besides.
-
-The table ``spans`` beside them says when each part was under way, and the engines.
-
-``perf/throughput`` is tokens/s of the iteration per GPU, as in verl; ``perf/total_tokens_per_s`` is
-that of all GPUs together; a machine without any counts as one. ``perf/mfu/<role>`` is the share of
-what the devices of actor or critic can compute that its update spends on the tokens it trains on:
-rows that it skips, padding and second forward passes are no use. ``perf/memory_gib/<role>`` is the
-most memory that a rank of it has held: resident, or on a GPU what torch has reserved.
+``timing_s/<part>`` are seconds: of the five phases, and apart from them of ``testing``
+(validation), ``record`` (the record of lineage) and ``save_checkpoint``, for which the loop waited:
+a checkpoint is written while the next rollout samples. ``timing_s/step`` is the whole iteration and
+``timing_s/outside`` what no part accounts for. Where the critic trains beside the policy,
+``timing_s/train_critic`` is the time it took, and ``timing_s/update_critic`` what the loop waited
+for it besides.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 
@@ -40,6 +30,7 @@ from rlcore.results.metrics import (
     utilisation,
 )
 from rlcore.rewards.unscored_rows import ERRORS, TIMEOUTS, part_metrics
+from rlcore.rl.batch import policy_tokens
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.tables import polars_schema
 from schemas.outcomes import FinishReason, Outcome
@@ -100,14 +91,9 @@ def failure_metrics(rewards: pl.DataFrame, prefix: str) -> dict[str, float]:
     ``error_fraction``: reward code, judge or engine failed; ``timeout_fraction``: the clock ended
     it; ``judge_failed_fraction``: a function of weight 0 failed, the row kept its score.
     """
-    outcomes = rewards["outcome"].to_list()
-
-    def share(of: Collection[str]) -> float:
-        return sum(outcome in of for outcome in outcomes) / max(len(outcomes), 1)
-
     return {
-        f"{prefix}/error_fraction": share(ERRORS),
-        f"{prefix}/timeout_fraction": share(TIMEOUTS),
+        f"{prefix}/error_fraction": mean_of(rewards["outcome"].is_in(ERRORS)),
+        f"{prefix}/timeout_fraction": mean_of(rewards["outcome"].is_in(TIMEOUTS)),
         f"{prefix}/judge_failed_fraction": mean_of(rewards["failures"] != "{}"),
     }
 
@@ -136,7 +122,7 @@ def critic_metrics(
 def length_metrics(rollouts: pl.DataFrame) -> dict[str, float]:
     """Return token counts of prompts and responses, truncation and aborts (verl's names), and
     how many responses ended before they said anything: ``response/empty_ratio``."""
-    responses = rollouts["loss_mask"].list.sum().cast(pl.Int64).to_numpy()
+    responses = policy_tokens(rollouts)
     prompts = rollouts["prompt_tokens"].cast(pl.Int64).to_numpy()
     turns = rollouts["turn_ends"].list.len().to_numpy()
     reasons = rollouts["finish_reason"]
@@ -236,7 +222,8 @@ class MetricsLog(StepMetrics):
         self._late, self._late_spans = metrics_frame(STAGE, 0, {}), []
 
     def end_step(self, iteration: int) -> None:
-        """Close the iteration: ``latest`` holds all its metrics, whole-step figures included."""
+        """Close the iteration: ``latest`` holds all its metrics. Those of the whole step, which are
+        known only now, are written with the next one's."""
         now = perf_counter()
         step = now - self._step_began
         parts = {part: self._values.get(f"timing_s/{part}", 0.0) for part in (*PARTS, RECORD, SAVE)}

@@ -3,12 +3,11 @@
 ``own``: before its first step, in the packing that it trains in. They differ from those of the
 advantages by the rounding of two packings, which in bfloat16 is as wide as GSPO's clip range.
 
-``fused``: in the forward pass of the step itself. Where an update is a single optimizer step, its
-loss reads no old log-probs: they are those of the forward pass under way, and every ratio is 1.
-Scoring the batch before serves the guards alone. Here the learner sums the gradients of the step
-and holds them, the guards read what its passes computed, and the step is made, or not. Rows that
-the step leaves out, such as groups of equal rewards, are judged by a sample, so that a sampler gone
-wrong is not hidden by a batch that says nothing.
+``fused``: in the forward pass of the step itself, where an update is a single optimizer step and
+every ratio is 1. The learner sums the gradients of the step and holds them, the guards read what
+its passes computed, and the step is made, or not. Rows that the step leaves out, such as groups of
+equal rewards, are judged by a sample, so that a sampler gone wrong is not hidden by a batch that
+says nothing.
 
 Letters: T tokens of a row.
 """

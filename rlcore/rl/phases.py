@@ -5,10 +5,8 @@
 Each phase reads refs, computes, and writes a ref. rollout and reward repeat in rounds until the
 batch of groups is full (``groups``). rollout, reward and advantage are idempotent: asked again for
 the same iteration they return the recorded artifact. update is a compare-and-set on the learners'
-weight versions. sync ends the iteration: engines get the new weights and prove it, validation runs
-when due, and the checkpoint, whose files are written while the next rollout begins, is published
-last. With ``rl.rollout.max_staleness`` the first two phases wait for what a thread has drawn
-meanwhile, and sync hands it the new weights (``ahead``).
+weight versions. With ``rl.rollout.max_staleness`` the first two phases wait for what a thread has
+drawn meanwhile, and sync hands it the new weights (``ahead``).
 """
 
 from collections.abc import Callable, Iterator
