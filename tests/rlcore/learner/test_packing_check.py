@@ -268,7 +268,7 @@ def test_sft_warns_once_of_rows_of_one_document(tmp_path: Path):
             key="run",
             lineage=Lineage("recipe", "code"),
         ).run(lambda progress: None, log=said.append)
-        reference = workers.reference(tmp_path / "model")
+        reference = workers.learner(tmp_path / "model", None, name="reference")
         reference.logprobs(batch).result()
     (line,) = said
     assert line.startswith("architecture OPTForCausalLM does not keep packed documents apart")
