@@ -9,6 +9,8 @@ from typing import Any
 
 import polars as pl
 
+from rlcore.algorithms.seeds import stream_seed
+from rlcore.engines.types import Sampling
 from rlcore.rewards.types import is_finished
 from rlcore.rewards.unscored_rows import check_unscored
 from rlcore.rl.advantage import signal_of
@@ -19,11 +21,11 @@ from rlcore.rl.prompts import PromptStream
 from rlcore.rl.records import RunRecords
 from rlcore.rl.reward import score_rollouts
 from rlcore.rl.roles import RLWorkers
-from rlcore.rl.rollout import sample_rollouts
+from rlcore.rl.rollout import episodes_frame, rollouts_frame
 from rlcore.rl.scores import with_scores
 from rlcore.rl.state import Draw
-from rlcore.rollout.episodes import Episodes
-from rlcore.rollout.trajectories import Trajectory
+from rlcore.rollout.episodes import Episodes, collect, in_order
+from rlcore.rollout.trajectories import Request
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 
@@ -106,20 +108,42 @@ class Drawing:
     def _sample(
         self, prompts: pl.DataFrame, iteration: int, *, greedy: bool = False
     ) -> dict[str, pl.DataFrame]:
-        return sample_rollouts(
-            prompts,
-            self.workers.engines,
-            self.recipe.rl.rollout,
-            tokenizer=self.tokenizer,
-            stop_ids=self.stop_ids,
-            iteration=iteration,
-            seed=self.recipe.seed,
-            greedy=greedy,
-            done=self._start_scoring,
-            episodes=self.episodes,
-        )
+        """Return table ``rollouts`` of ``rl.rollout.samples`` trajectories per prompt, a row each,
+        and table ``episodes`` where the policy plays them.
 
-    def _start_scoring(self, trajectory: Trajectory) -> None:
-        """Let the reward workers score a row while the engines sample the others."""
-        if is_finished(row := trajectory.reward_row()):
-            self.workers.rewards.start(row)
+        The seed of a trajectory is a function of (recipe seed, iteration, uid, sample), so it can
+        be drawn again alone. ``greedy``: one trajectory per prompt at temperature 0 instead, the
+        baseline of ReMax (arXiv 2310.10505).
+        """
+        section = self.recipe.rl.rollout
+        requests = [
+            Request(
+                f"{iteration:06d}-{prompt['uid']}-{'greedy' if greedy else f'{sample:02d}'}",
+                prompt,
+                sample,
+                stream_seed(self.recipe.seed, "rollout", iteration, prompt["uid"], sample),
+            )
+            for prompt in prompts.iter_rows(named=True)
+            for sample in range(1 if greedy else section.samples)
+        ]
+        sampling = Sampling(
+            temperature=0.0 if greedy else section.temperature,
+            top_p=section.top_p,
+            top_k=section.top_k,
+            max_new_tokens=section.max_new_tokens,
+            stop_token_ids=self.stop_ids,
+            stop=section.stop,
+        )
+        sampled, engines = [], self.workers.engines
+        for trajectory in collect(
+            requests, sampling, engines, self.tokenizer, self.episodes, schedule=section.schedule
+        ):
+            # The reward workers score it while the engines sample the others.
+            if is_finished(row := trajectory.reward_row()):
+                self.workers.rewards.start(row)
+            sampled.append(trajectory)
+        trajectories = in_order(requests, sampled)
+        tables = {"rollouts": rollouts_frame(trajectories, iteration)}
+        if self.episodes is not None:
+            tables["episodes"] = episodes_frame(trajectories)
+        return tables

@@ -1,72 +1,13 @@
-"""The rollout phase: prompts in, recorded trajectories out."""
+"""The tables of trajectories: what the rollout phase records."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from rlcore.algorithms.seeds import stream_seed
-from rlcore.engines.pool import EnginePool
-from rlcore.engines.types import Sampling
 from rlcore.models.ragged import from_flat
-from rlcore.rollout.episodes import Episodes, collect, in_order
-from rlcore.rollout.trajectories import Request, Trajectory, joined
+from rlcore.rollout.trajectories import Trajectory, joined
 from rlcore.store.tables import polars_schema
-from schemas.rollout import RolloutSection
-
-
-def sample_rollouts(
-    prompts: pl.DataFrame,
-    engines: EnginePool,
-    section: RolloutSection,
-    *,
-    tokenizer: Any,
-    stop_ids: tuple[int, ...],
-    iteration: int,
-    seed: int,
-    greedy: bool = False,
-    done: Callable[[Trajectory], None] = lambda trajectory: None,
-    episodes: Episodes | None = None,
-) -> dict[str, pl.DataFrame]:
-    """Sample ``section.samples`` trajectories per prompt; return table ``rollouts``, a row each.
-
-    With ``episodes``, which the policy then plays, also the table ``episodes``.
-
-    ``stop_ids``: what ends a turn (``models.stop_tokens``), besides ``section.stop``. The seed of a
-    trajectory is a function of (recipe seed, iteration, uid, sample), so it can be
-    drawn again alone. ``greedy``: one trajectory per prompt at temperature 0 instead, the baseline
-    of ReMax (arXiv 2310.10505). ``done`` is given each trajectory as it ends, in no fixed order.
-    """
-    requests = [
-        Request(
-            f"{iteration:06d}-{prompt['uid']}-{'greedy' if greedy else f'{sample:02d}'}",
-            prompt,
-            sample,
-            stream_seed(seed, "rollout", iteration, prompt["uid"], sample),
-        )
-        for prompt in prompts.iter_rows(named=True)
-        for sample in range(1 if greedy else section.samples)
-    ]
-    sampling = Sampling(
-        temperature=0.0 if greedy else section.temperature,
-        top_p=section.top_p,
-        top_k=section.top_k,
-        max_new_tokens=section.max_new_tokens,
-        stop_token_ids=stop_ids,
-        stop=section.stop,
-    )
-    sampled = []
-    for trajectory in collect(
-        requests, sampling, engines, tokenizer, episodes, schedule=section.schedule
-    ):
-        done(trajectory)
-        sampled.append(trajectory)
-    trajectories = in_order(requests, sampled)
-    tables = {"rollouts": rollouts_frame(trajectories, iteration)}
-    if episodes is not None:
-        tables["episodes"] = episodes_frame(trajectories)
-    return tables
 
 
 def episodes_frame(trajectories: list[Trajectory]) -> pl.DataFrame:

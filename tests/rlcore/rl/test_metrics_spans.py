@@ -14,7 +14,7 @@ from rlcore.learner.spec import UpdateRequest
 from rlcore.report.timeline import timeline_of, timeline_png
 from rlcore.results.queries import query
 from rlcore.results.run import Run, record_stage
-from rlcore.rl import drawing
+from rlcore.rl.drawing import Drawing
 from rlcore.rl.phases import Phases
 from rlcore.store.artifacts import Lineage
 from rlcore.store.reader import ArtifactReader
@@ -77,19 +77,19 @@ def test_with_staleness_rows_are_drawn_while_learners_train(
     """Those of iteration 3 while 2 trains: each waits for the other, and neither can go first."""
     phases = make_phases("quickstart", digits, stale(1))
     meeting = threading.Barrier(2, timeout=60)
-    sample, update = drawing.sample_rollouts, LearnerPool.update
+    sample, update = Drawing._sample, LearnerPool.update
 
-    def samples(*arguments: Any, iteration: int, **options: Any) -> Any:
+    def samples(drawing: Drawing, prompts: pl.DataFrame, iteration: int) -> Any:
         if iteration == 3:
             meeting.wait()
-        return sample(*arguments, iteration=iteration, **options)
+        return sample(drawing, prompts, iteration)
 
     def trains(learner: LearnerPool, request: UpdateRequest) -> Any:
         if request.version == 1:
             meeting.wait()
         return update(learner, request)
 
-    monkeypatch.setattr(drawing, "sample_rollouts", samples)
+    monkeypatch.setattr(Drawing, "_sample", samples)
     monkeypatch.setattr(LearnerPool, "update", trains)
     run(phases)
     phases.metrics.close()
