@@ -123,14 +123,18 @@ class PromptStream:
 
     def round(self, *, cursor: int, drawn: int) -> pl.DataFrame:
         """Return the prompts of the next round of the iteration that began at ``cursor`` and has
-        used ``drawn`` places; none where every prompt was drawn (``draw_round``)."""
-        rows = draw_round(
-            self.prompts.height,
-            cursor=cursor,
-            drawn=drawn,
-            count=self.round_size,
-            seed=self.seed,
-        )
+        used ``drawn`` places.
+
+        A prompt of an earlier round is left out, so that none is repeated within the iteration even
+        where it crosses into the next epoch; there may be fewer than ``round_size``, or none.
+        """
+        height, count = self.prompts.height, self.round_size
+        *earlier, rows = [
+            take_prompts(height, cursor=cursor + start, count=count, seed=self.seed)
+            for start in range(0, drawn + 1, count)
+        ]
+        if earlier:
+            rows = rows[~np.isin(rows, np.concatenate(earlier))]
         return self.prompts.take(rows)
 
     def aligned(self, cursor: int) -> int:
@@ -167,18 +171,3 @@ def take_prompts(num_prompts: int, *, cursor: int, count: int, seed: int) -> np.
         chosen = epochs == epoch
         rows[chosen] = order[offsets[chosen]]
     return rows
-
-
-def draw_round(num_prompts: int, *, cursor: int, drawn: int, count: int, seed: int) -> np.ndarray:
-    """Return the row numbers that the next generation round of an iteration takes.
-
-    The iteration began at ``cursor`` and has used ``drawn`` places in rounds of ``count``. A row of
-    an earlier round is left out, so that no prompt is repeated within the iteration even where it
-    crosses into the next epoch; the result may be shorter than ``count``, or empty.
-    """
-    rounds = [
-        take_prompts(num_prompts, cursor=cursor + start, count=count, seed=seed)
-        for start in range(0, drawn + 1, count)
-    ]
-    *earlier, rows = rounds
-    return rows[~np.isin(rows, np.concatenate(earlier))] if earlier else rows

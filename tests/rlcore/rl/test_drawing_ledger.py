@@ -16,7 +16,7 @@ from rlcore.results.questions import statement
 from rlcore.results.run import record_stage
 from rlcore.rl.loop import iterate
 from rlcore.rl.phases import Phases
-from rlcore.rl.prompts import PromptStream, draw_round
+from rlcore.rl.prompts import PromptStream
 from rlcore.rl.records import KIND
 from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.results.records import stage_record
@@ -66,7 +66,6 @@ def trained_by_epoch(phases: Phases) -> dict[int, Counter[str]]:
     was drawn must be what the stream has at these places."""
     store, key, stream = phases.store, phases.records.key, phases.drawing.stream
     count, height = stream.round_size, stream.prompts.height
-    uids = stream.prompts.columns("uid")["uid"].to_list()
     found: dict[int, Counter[str]] = defaultdict(Counter)
     cursor = 0
     for number in range(1, last_of(phases) + 1):
@@ -80,8 +79,8 @@ def trained_by_epoch(phases: Phases) -> dict[int, Counter[str]]:
             rollouts = store.find("rollouts", name)
             assert rollouts is not None
             table = store.table(rollouts, "rollouts")
-            places = draw_round(height, cursor=cursor, drawn=drawn, count=count, seed=stream.seed)
-            assert table["uid"].unique(maintain_order=True).to_list() == [uids[p] for p in places]
+            due = stream.round(cursor=cursor, drawn=drawn)["uid"]
+            assert table["uid"].unique(maintain_order=True).equals(due)
             epoch = 1 + (cursor + drawn) // (height - height % count)
             taught_here = table.filter(table["trajectory_id"].is_in(rows))
             found[epoch].update(taught_here["uid"].unique().to_list())
