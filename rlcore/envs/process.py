@@ -176,7 +176,9 @@ class EnvironmentProcess:
         if "said" in said:
             # Only what was answered has happened; a call that failed or was late is not done again.
             known.past.append((flight.do, said["said"]))
-            return [_answer(call, said["said"])]
+            if call.text is None:
+                return [Answer(call.episode, start=Start(**said["said"]))]
+            return [Answer(call.episode, step=Step(**said["said"]))]
         child, known.holder = known.holder, None
         if "ended" in said:
             ending = said["ended"]
@@ -205,12 +207,6 @@ def tools_of(section: EnvironmentSection) -> Sequence[Mapping[str, Any]]:
     """
     with closing(EnvironmentProcess(section)) as process:
         return process.tools()
-
-
-def _answer(call: Call, said: Mapping[str, Any]) -> Answer:
-    if call.text is None:
-        return Answer(call.episode, start=Start(**said))
-    return Answer(call.episode, step=Step(**said))
 
 
 def _of_section(section: EnvironmentSection) -> dict[str, Any]:

@@ -196,8 +196,7 @@ class MetricsLog(StepMetrics):
     def __init__(self, store: ArtifactStore, key: str, lineage: Lineage) -> None:
         super().__init__()
         self._store, self._key, self._lineage = store, key, lineage
-        self._late = metrics_frame(STAGE, 0, {})
-        self._late_spans: list[pl.DataFrame] = []
+        self._late, self._late_spans = metrics_frame(STAGE, 0, {}), spans_frame(0, [], 0.0)
         self._step_began = perf_counter()
         self._zero: float | None = None  # of the spans' clock: where the first iteration begins
         self._gpus, self._peaks = 1, dict[str, float | None]()
@@ -216,10 +215,10 @@ class MetricsLog(StepMetrics):
     def publish(self, iteration: int) -> None:
         """Write what is known of ``iteration``; a table left by a killed attempt is replaced."""
         frame = pl.concat([self._late, metrics_frame(STAGE, iteration, self._values)])
-        spans = [*self._late_spans, self._taken_spans(iteration)]
+        spans = pl.concat([self._late_spans, self._taken_spans(iteration)])
         name = f"{iteration:06d}"
-        publish_metrics(self._store, self._key, name, frame, self._lineage, pl.concat(spans))
-        self._late, self._late_spans = metrics_frame(STAGE, 0, {}), []
+        publish_metrics(self._store, self._key, name, frame, self._lineage, spans)
+        self._late, self._late_spans = metrics_frame(STAGE, 0, {}), spans_frame(0, [], 0.0)
 
     def end_step(self, iteration: int) -> None:
         """Close the iteration: ``latest`` holds all its metrics. Those of the whole step, which are
@@ -238,7 +237,7 @@ class MetricsLog(StepMetrics):
         self._late = metrics_frame(STAGE, iteration, late)
         self.latest = self.taken() | late
         self.spans.add(LOOP, STEP, self._step_began)
-        self._late_spans = [self._taken_spans(iteration)]
+        self._late_spans = self._taken_spans(iteration)
         self._step_began = now
 
     def _taken_spans(self, iteration: int) -> pl.DataFrame:
@@ -258,9 +257,7 @@ class MetricsLog(StepMetrics):
 
     def close(self) -> None:
         """Write what is known only after the last iteration."""
-        late = spans_frame(0, [], 0.0)
-        spans = pl.concat([late, *self._late_spans])
-        publish_metrics(self._store, self._key, "end", self._late, self._lineage, spans)
+        publish_metrics(self._store, self._key, "end", self._late, self._lineage, self._late_spans)
 
 
 def spans_frame(iteration: int, spans: Sequence[Span], zero_s: float) -> pl.DataFrame:

@@ -12,6 +12,7 @@ drawn meanwhile, and sync hands it the new weights (``ahead``).
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -354,9 +355,7 @@ class Phases:
             tables = {"validation_rewards": scored, "validation_answers": answers}
             self.records.put("validation", self.records.name(state.iteration), tables)
 
-        def validate() -> tuple[float, dict[str, float]]:
-            return self.validation.run(record)
-
+        validate = partial(self.validation.run, record)
         with self.metrics.timed("testing"):
             if self.ahead is None or offered is None:
                 figure, metrics = validate()

@@ -225,7 +225,9 @@ class RecordedIterations:
 
     def ref(self, number: int) -> ArtifactRef:
         """Return the record of iteration ``number``. Raises as ``iteration``."""
-        ref = self.store.find(KIND, self._at(number)) if self.first <= number <= self.last else None
+        ref = None
+        if self.first <= number <= self.last:
+            ref = self.store.find(KIND, f"{self.key}/{number:06d}")
         if ref is None:
             raise UserError(
                 f"the run '{self.name}' has no iteration {number}; it has {self.first} to"
@@ -263,9 +265,6 @@ class RecordedIterations:
         rounds = rounds_of(self.store.manifest(ref).parents)
         names = advantages.select("trajectory_id")
         return beside(beside(names, drawn(self.store.table, rounds)), advantages)
-
-    def _at(self, number: int) -> str:
-        return f"{self.key}/{number:06d}"
 
 
 def recorded_engine(store: ArtifactReader, key: str) -> str | None:

@@ -29,10 +29,8 @@ def with_scores(
     """
     sequences = sequences_of(frame)
     reference, critic, kl = workers.reference, workers.critic, rl.algorithm.kl
-    temperature, is_due = (
-        rl.rollout.temperature,
-        kl.is_due(iteration_of(frame) if frame.height else 1),
-    )
+    temperature = rl.rollout.temperature
+    is_due = kl.is_due(iteration_of(frame) if frame.height else 1)
     exact = is_due and kl.estimator == "full"
     calls: dict[str, Callable[[], LearnerFuture[Any]]] = {}
     if not fused:

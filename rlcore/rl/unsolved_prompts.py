@@ -52,12 +52,10 @@ class RecentAnswers:
         }
         return (
             pl.concat(self._tallies.values())
-            .lazy()
             .group_by("uid")
-            .agg(pl.col("verdicts").sum(), pl.col("right").sum())
+            .sum()
             .filter(pl.col("verdicts") >= LEAST_ANSWERS)
             .sort("verdicts", "uid", descending=[True, False])
-            .collect()
         )
 
     def _recorded(self, iteration: int) -> pl.DataFrame:

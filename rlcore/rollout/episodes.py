@@ -52,11 +52,6 @@ class _Episode:
         self.token_ids = [*self.token_ids, *generation.token_ids]
         self.text = text
 
-    def trajectory(self, reason: StopReason, failure: str) -> Trajectory:
-        return Trajectory(
-            self.request, tuple(self.turns), self.text, reason, tuple(self.messages), failure
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
@@ -180,7 +175,8 @@ class Episodes:
     def _ended(self, episode: _Episode, reason: StopReason, failure: str = "") -> Trajectory:
         episode.is_over = True
         self.environments.end(episode.name)
-        return episode.trajectory(reason, failure)
+        turns, messages = tuple(episode.turns), tuple(episode.messages)
+        return Trajectory(episode.request, turns, episode.text, reason, messages, failure)
 
 
 def episodes_of(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 CUT = " ... (cut)"
 
 
-@dataclass(slots=True)
+@dataclass
 class TurnEncoder:
     """Encodes what follows a turn of the policy: the environment's messages, the next turn opened.
 
@@ -33,8 +34,6 @@ class TurnEncoder:
     tools: Tools
     max_tokens: int
     _shown: set[str] = field(default_factory=set)
-    _turn: str = ""
-    _closing: str = ""
 
     def encode(self, messages: Sequence[Message], *, after: Sequence[int]) -> list[int]:
         """Return the ids between the turn's last sampled id and the first of the next turn.
@@ -47,9 +46,10 @@ class TurnEncoder:
         for role in {message["role"] for message in cut}:
             self._check_role(role)
         text = self._rendered([*OPENING, *cut], open_turn=True)
-        suffix = text[len(self._closed()) :]
-        is_closed = after[-1] == self.tokenizer.convert_tokens_to_ids(self._closing)
-        suffix = suffix if is_closed else self._closing + suffix
+        closed, closing = self._closed
+        suffix = text[len(closed) :]
+        if after[-1] != self.tokenizer.convert_tokens_to_ids(closing):
+            suffix = closing + suffix
         encoded = self.tokenizer([suffix], add_special_tokens=False)
         return list(encoded["input_ids"][0])
 
@@ -66,19 +66,18 @@ class TurnEncoder:
             kept.append({"role": message["role"], "content": content})
         return kept
 
-    def _closed(self) -> str:
-        """Return the rendered placeholder turn, up to the token that closes it."""
-        if not self._turn:
-            text = self._rendered(OPENING, open_turn=False)
-            self._closing = closing = closing_or_eos(self.tokenizer)
-            end = text.rfind(closing)
-            if end < text.find(PLACEHOLDER):
-                raise UserError(
-                    f"the chat template ends assistant turns without the stop token '{closing}', so"
-                    " a turn has no end; set model.chat_template to one that writes eos_token"
-                )
-            self._turn = text[: end + len(closing)]
-        return self._turn
+    @cached_property
+    def _closed(self) -> tuple[str, str]:
+        """The rendered placeholder turn, up to the token that closes it, and that token."""
+        text = self._rendered(OPENING, open_turn=False)
+        closing = closing_or_eos(self.tokenizer)
+        end = text.rfind(closing)
+        if end < text.find(PLACEHOLDER):
+            raise UserError(
+                f"the chat template ends assistant turns without the stop token '{closing}', so"
+                " a turn has no end; set model.chat_template to one that writes eos_token"
+            )
+        return text[: end + len(closing)], closing
 
     def _check_role(self, role: str) -> None:
         """Raise UserError unless a message of ``role`` is shown behind turns that stay as they
@@ -96,8 +95,8 @@ class TurnEncoder:
         thought = [{**OPENING[1], "content": f"<think>x</think>{PLACEHOLDER}"}]
         thinking = self._rendered([*OPENING[:1], *thought], open_turn=False)
         later = self._rendered([*OPENING[:1], *thought, probe], open_turn=True)
-        closed = self._closed()
-        spoken = thinking[: thinking.rfind(self._closing)]
+        closed, closing = self._closed
+        spoken = thinking[: thinking.rfind(closing)]
         if not (text.startswith(closed) and again.startswith(text) and later.startswith(spoken)):
             raise UserError(
                 "the chat template renders an earlier turn differently once another follows, and in"
