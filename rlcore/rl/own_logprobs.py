@@ -8,12 +8,9 @@ every ratio is 1. The learner sums the gradients of the step and holds them, the
 its passes computed, and the step is made, or not. Rows that the step leaves out, such as groups of
 equal rewards, are judged by a sample, so that a sampler gone wrong is not hidden by a batch that
 says nothing.
-
-Letters: T tokens of a row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -23,6 +20,7 @@ from rlcore.learner.pool import LearnerPool
 from rlcore.learner.spec import UpdateRequest
 from rlcore.models.ragged import from_arrays, to_arrays
 from rlcore.rl.batch import arrays_of, sequences_of
+from rlcore.rl.guards import check_sampler_gap
 from rlcore.rl.scores import estimated_kl, masked_mean
 from rlcore.rl.update import Step, iteration_of
 from schemas.recipe import Recipe
@@ -67,36 +65,15 @@ def own_logprobs(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class FusedScores:
-    """What was scored of a batch: rows that train, then those of the sample, [T] each.
-
-    ``sampler``, ``old``: log-probs (nats) by the engine and by the learner before the step.
-    ``metrics``: of the iteration, which else come from the scoring before the update.
-    """
-
-    trajectories: list[str]
-    masks: list[np.ndarray]
-    sampler: list[np.ndarray]
-    old: list[np.ndarray]
-    metrics: dict[str, float]
-
-    def table(self) -> pl.DataFrame:
-        """Return the OwnLogprobs table."""
-        known = [
-            np.where(mask, row, np.float32(0.0))
-            for mask, row in zip(self.masks, self.old, strict=True)
-        ]
-        return _table(self.trajectories, [0] * len(known), known)
-
-
 def fused_scores(
     frame: pl.DataFrame, request: UpdateRequest, *, recipe: Recipe, learner: LearnerPool
-) -> FusedScores | None:
-    """Let ``learner`` sum the gradients of ``request``, a single step on ``frame``, and return what
-    it scored; None where the update was made already, or no row has a token of the policy.
+) -> tuple[pl.DataFrame, dict[str, float]] | None:
+    """Let ``learner`` sum the gradients of ``request``, a single step on ``frame``; None where the
+    update was made already, or no row has a token of the policy.
 
-    Without a token to train on there is no step: then only the sample is scored.
+    Return the OwnLogprobs table of the rows that train and of the sample, and the metrics that else
+    come from the scoring before the update. Without a token to train on there is no step: then only
+    the sample is scored. Raises SamplerDriftError where the sampler is off.
     """
     sequences = sequences_of(frame)
     trains = _rows_that_train(request, len(sequences))
@@ -124,7 +101,11 @@ def fused_scores(
         old = [*(trained.logprobs[row] for row in rows), *old]
         entropies = [*(trained.entropies[row] for row in rows), *entropies]
     masks = [sequences.loss_mask[row] for row in scored]
-    metrics = {
+    metrics: dict[str, float] = {}
+    if set(frame["weight_version"]) == {request.version}:  # else they are two policies'
+        recorded, bound = to_arrays(frame["sampler_logprobs"]), recipe.sampler_gap_bound
+        metrics |= check_sampler_gap([recorded[row] for row in scored], old, masks, bound=bound)
+    metrics |= {
         "actor/entropy": _stratified_mean(
             entropies, masks, len(rows), int(sequences.loss_lengths[left_out].sum())
         ),
@@ -134,14 +115,9 @@ def fused_scores(
         kl = recipe.rl.algorithm.kl.estimator
         of_reference = estimated_kl(old, [known[row] for row in scored], masks, kl)
         metrics["actor/ref_kl"] = masked_mean(of_reference, masks)
-    names, sampler = frame["trajectory_id"], to_arrays(frame["sampler_logprobs"])
-    return FusedScores(
-        trajectories=[names[int(row)] for row in scored],
-        masks=masks,
-        sampler=[sampler[row] for row in scored],
-        old=old,
-        metrics=metrics,
-    )
+    names = frame["trajectory_id"].to_list()
+    shown = [np.where(mask, row, np.float32(0.0)) for mask, row in zip(masks, old, strict=True)]
+    return _table([names[row] for row in scored], [0] * len(shown), shown), metrics
 
 
 def _table(trajectories: list[str], epochs: list[int], known: list[np.ndarray]) -> pl.DataFrame:

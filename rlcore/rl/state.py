@@ -153,14 +153,11 @@ class LoopState:
         """Return the ``count`` best validated iterations, each by the better of weights and
         average, best first; ties go to the later one."""
         averaged = self.averaged or {}
-        by_accuracy = sorted(
-            (
-                (max(accuracy, averaged.get(iteration, -inf)), int(iteration))
-                for iteration, accuracy in (self.accuracies or {}).items()
-            ),
-            reverse=True,
-        )
-        return [iteration for _, iteration in by_accuracy[:count]]
+        figures = {
+            int(iteration): max(accuracy, averaged.get(iteration, -inf))
+            for iteration, accuracy in (self.accuracies or {}).items()
+        }
+        return sorted(figures, key=lambda i: (figures[i], i), reverse=True)[:count]
 
     def to_json(self) -> dict[str, Any]:
         """Return the state as JSON values; without ``behind`` and ``averaged`` where nothing is."""

@@ -8,7 +8,6 @@ import polars as pl
 
 from rlcore.models.packing import Sequences
 from rlcore.results.metrics import MEMORY
-from rlcore.rl.guards import check_sampler_gap
 from rlcore.rl.metrics import MetricsLog
 from rlcore.rl.own_logprobs import KIND, fused_scores, own_logprobs
 from rlcore.rl.records import RunRecords
@@ -55,19 +54,14 @@ class RLTraining:
                 digest=advantages.sha256,
                 ptx=self.ptx,
             )
-            scores = None
+            fused = None
             if recipe.rl.update.fused:
-                scores = fused_scores(frame, request, recipe=recipe, learner=learner)
-            if scores is not None:
-                if set(frame["weight_version"]) == {version}:  # else they are two policies'
-                    bound = recipe.sampler_gap_bound
-                    self.metrics.add(
-                        check_sampler_gap(scores.sampler, scores.old, scores.masks, bound=bound)
-                    )
-                self.metrics.add(scores.metrics)
+                fused = fused_scores(frame, request, recipe=recipe, learner=learner)
             answer = learner.update(request)
-            if scores is not None:  # written while the learner steps
-                self._keep_own(scores.table(), advantages)
+            if fused is not None:  # written while the learner steps
+                table, metrics = fused
+                self.metrics.add(metrics)
+                self._keep_own(table, advantages)
             result = answer.result()
             if result.old_logprobs:
                 table, gap = own_logprobs(frame, steps, result.old_logprobs)
