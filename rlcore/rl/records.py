@@ -5,10 +5,6 @@ from which), each an artifact, and how it is read back.
 rollouts, rewards and advantages that its update learnt from and the record before it. Checkpoints
 are pruned and these are not, so the weights of every iteration can be followed to the trajectories
 behind them.
-
-Engines draw by different random numbers, so a run continues with the one it has. The name is in the
-lineage of all that RL records; read is that of its iterations, which are never pruned, and of which
-the first is there before a rollout.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -268,7 +264,11 @@ class RecordedIterations:
 
 
 def recorded_engine(store: ArtifactReader, key: str) -> str | None:
-    """Return the engine of the newest iteration recorded below ``key``; None where none says."""
+    """Return the engine of the newest iteration recorded below ``key``; None where none says.
+
+    Engines draw by different random numbers, so a run continues with the one it has. All that RL
+    records names it; iterations are never pruned, and the first is there before a rollout.
+    """
     return newest_engine(store, KIND, reversed(store.keys(KIND, f"{key}/")))
 
 

@@ -38,7 +38,7 @@ def score_rollouts(
             turns=tuple(row.get("turns") or ()),
             turn_rewards=row.get("turn_rewards") or (),
             failure=row.get("failure") or "",
-            token_ids=_policy_tokens(ids, mask, row["prompt_tokens"]),
+            token_ids=ids[mask | (np.arange(len(ids)) < row["prompt_tokens"])].tolist(),
         )
         for row, ids, mask in zip(joined.iter_rows(named=True), token_ids, masks, strict=True)
     ]
@@ -64,9 +64,3 @@ def rewards_frame(rewards: list[Reward]) -> pl.DataFrame:
             "verdicts": pl.Series([r.verdicts_json for r in rewards], dtype=pl.String),
         }
     )
-
-
-def _policy_tokens(token_ids: np.ndarray, loss_mask: np.ndarray, prompt: int) -> list[int]:
-    """Return the ids of an episode's prompt (its first ``prompt`` tokens) and of what the policy
-    sampled; both arrays are [tokens of the episode]."""
-    return token_ids[loss_mask | (np.arange(len(token_ids)) < prompt)].tolist()

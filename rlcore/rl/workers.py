@@ -209,7 +209,12 @@ class Workers:
         def started(numbers: Sequence[int]) -> list[Worker]:
             names = [f"rollout-engine-{number}" for number in numbers]
             workers = self.spawn(kind.target, placement, names, [arguments] * len(names))
-            self._wait(workers, hardware.timeouts.start_s)
+            began = monotonic()
+            for number, engine in enumerate(workers, start=1):
+                what = f"rollout engine {number} of {len(workers)}"
+                with activity(f"the start of {what}"):
+                    engine.start("stamp").result(hardware.timeouts.start_s)
+                self._log(f"{what} is ready, {monotonic() - began:.0f} s")
             return workers
 
         count = hardware.rollout.engines
@@ -222,15 +227,6 @@ class Workers:
             start_new=lambda number: started([number])[0],
             log=self._log,
         )
-
-    def _wait(self, engines: Sequence[Worker], timeout_s: float) -> None:
-        """Return once every engine is built; log each, with the seconds since this call."""
-        began = monotonic()
-        for number, engine in enumerate(engines, start=1):
-            what = f"rollout engine {number} of {len(engines)}"
-            with activity(f"the start of {what}"):
-                engine.start("stamp").result(timeout_s)
-            self._log(f"{what} is ready, {monotonic() - began:.0f} s")
 
     def rule_rewards(self, *, brought_for: Path | None = None) -> RewardPool:
         """Return the recipe's reward functions alone, without its reward model, as ``rewards``;
