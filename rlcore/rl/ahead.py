@@ -116,8 +116,7 @@ class Ahead:
             self._changed.wait_for(lambda: iteration in self._drawn or self._error is not None)
             if iteration not in self._drawn:
                 self._raise_error()
-            for earlier in [each for each in self._drawn if each < iteration]:
-                del self._drawn[earlier]
+            self._drawn = {each: drawn for each, drawn in self._drawn.items() if each >= iteration}
             return self._drawn[iteration]
 
     def _raise_error(self) -> None:

@@ -69,13 +69,11 @@ class Drawing:
             parents = {"rollouts": rollouts}
             if found := self.records.find("rewards", rollouts.key, parents):
                 return found
-            episodes = None
-            if "episodes" in rollouts.rows:
-                episodes = self.records.store.table(rollouts, "episodes")
-            tables = {}
+            table_of, tables = self.records.store.table, {}
+            episodes = table_of(rollouts, "episodes") if "episodes" in rollouts.rows else None
             for table, scored in (("rollouts", "rewards"), ("baselines", "baseline_rewards")):
                 if table in rollouts.rows:
-                    sampled = self.records.store.table(rollouts, table)
+                    sampled = table_of(rollouts, table)
                     prompts = self.stream.prompts.of_uids(sampled["uid"].to_list())
                     tables[scored] = score_rollouts(
                         sampled, prompts, self.workers.rewards, episodes

@@ -34,7 +34,7 @@ def iterate(phases: Phases, steps: Steps, report: Report) -> LoopState:
         state = phases.start()
         while not state.finished(phases.recipe.rl):
             phases.checkpoints.finish_write(wait=False)  # one that failed ends the run
-            groups = phases.begin(state)
+            groups = DrawnGroups(wanted=phases.recipe.rl.rollout.prompts)
             while not groups.full:
                 rollouts = steps.rollout(phases, state, groups)
                 rewards = steps.reward(phases, state, rollouts)

@@ -12,6 +12,7 @@ for it besides.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from time import perf_counter
 
 import numpy as np
@@ -198,7 +199,7 @@ class MetricsLog(StepMetrics):
         self._store, self._key, self._lineage = store, key, lineage
         self._late, self._late_spans = metrics_frame(STAGE, 0, {}), spans_frame(0, [], 0.0)
         self._step_began = perf_counter()
-        self._zero: float | None = None  # of the spans' clock: where the first iteration begins
+        self._zero = inf  # of the spans' clock: where the first iteration begins
         self._gpus, self._peaks = 1, dict[str, float | None]()
         self.latest: dict[str, float] = {}
 
@@ -242,9 +243,8 @@ class MetricsLog(StepMetrics):
 
     def _taken_spans(self, iteration: int) -> pl.DataFrame:
         """Return as a table what was collected since the first iteration began."""
-        zero = self._zero
-        known = [] if zero is None else [s for s in self.spans.taken() if s.began_s >= zero]
-        return spans_frame(iteration, in_order(known), zero or 0.0)
+        known = [span for span in self.spans.taken() if span.began_s >= self._zero]
+        return spans_frame(iteration, in_order(known), self._zero)
 
     def _utilisation(self) -> dict[str, float]:
         shares: dict[str, float] = {}

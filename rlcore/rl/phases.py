@@ -149,7 +149,8 @@ class Phases:
         first = 0 if self._fork is None else self._fork.number
         if state.iteration == first and not state.finished(self.recipe.rl):
             self._probe(state)
-        self.metrics.begin_step(self.workers.gpus, self.workers.peaks())
+        peaks = {role: learner.peak_flops() for role, learner in self.workers.trained.items()}
+        self.metrics.begin_step(self.workers.gpus, peaks)
         if self.ahead is not None:
             self.ahead.begin(state, {**behind, state.iteration: synced})
         return state
@@ -204,10 +205,6 @@ class Phases:
         """Let the engines give their memory back, which learners need now."""
         if self.recipe.hardware.rollout.sleep:
             self.workers.engines.rest()
-
-    def begin(self, state: LoopState) -> DrawnGroups:
-        """Return the empty batch of the iteration that follows ``state``."""
-        return DrawnGroups(wanted=self.recipe.rl.rollout.prompts)
 
     def rollout(self, state: LoopState, groups: DrawnGroups) -> ArtifactRef:
         """Sample one round of trajectories, and greedy baselines where wanted; record them.

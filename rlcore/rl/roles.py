@@ -45,11 +45,6 @@ class RLWorkers:
         actor = {"actor": self.learner}
         return actor if self.critic is None else {**actor, "critic": self.critic}
 
-    def peaks(self) -> dict[str, float | None]:
-        """Return per trained role the FLOP/s that its ranks can reach together, None where that is
-        not known."""
-        return {role: learner.peak_flops() for role, learner in self.trained.items()}
-
 
 def start_workers(
     rl: RLSection,

@@ -13,6 +13,7 @@ from rlcore.models.ragged import to_arrays
 from rlcore.models.tokenizer import eos_token_id
 from rlcore.rewards.types import RewardRow
 from rlcore.rl.batch import beside
+from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.loop import Steps, iterate
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
@@ -38,7 +39,7 @@ def parity(row: RewardRow) -> float:
 
 def one_iteration(phases: Phases, state: LoopState) -> tuple[LoopState, pl.DataFrame, pl.DataFrame]:
     """Run all phases but sync; return the state, the rollouts with rewards, the advantages."""
-    groups = phases.begin(state)
+    groups = DrawnGroups(wanted=phases.recipe.rl.rollout.prompts)
     rollouts = phases.rollout(state, groups)
     rewards = phases.reward(state, rollouts)
     groups = phases.collect(state, groups, rollouts, rewards)
@@ -142,7 +143,7 @@ def test_remax_subtracts_the_greedy_answers_reward(make_phases: Make) -> None:
     """One extra answer at temperature 0 per prompt, the same each time, is the baseline."""
     phases = make_phases("quickstart-remax", digits, {"rl.rollout.samples": 2})
     state = phases.start()
-    groups = phases.begin(state)
+    groups = DrawnGroups(wanted=phases.recipe.rl.rollout.prompts)
     rollouts = phases.rollout(state, groups)
     assert rollouts.rows == {"rollouts": 8, "baselines": 4}
     rewards = phases.reward(state, rollouts)
@@ -331,7 +332,7 @@ def test_truncated_rows_can_be_left_out_of_the_loss(make_phases: Make) -> None:
     """Overlong filtering: their tokens count nowhere, their scores still in the baseline."""
     phases = make_phases("quickstart", digits, {**ONE_STEP, "rl.algorithm.mask_truncated": True})
     state = phases.start()
-    groups = phases.begin(state)
+    groups = DrawnGroups(wanted=phases.recipe.rl.rollout.prompts)
     rollouts = phases.rollout(state, groups)
     groups = phases.collect(state, groups, rollouts, phases.reward(state, rollouts))
     advantages = phases.store.table(phases.advantage(state, groups).ref, "advantages")

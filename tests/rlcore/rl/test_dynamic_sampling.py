@@ -59,7 +59,7 @@ def none_teach(row: RewardRow) -> float:
 
 def draw(phases: Phases, state: LoopState) -> tuple[DrawnGroups, list[set[str]]]:
     """Run rounds until the batch is full; return it and the prompts of each round."""
-    groups, rounds = phases.begin(state), []
+    groups, rounds = DrawnGroups(wanted=phases.recipe.rl.rollout.prompts), []
     while not groups.full:
         rollouts = phases.rollout(state, groups)
         rounds.append(set(phases.store.table(rollouts, "rollouts")["uid"]))
@@ -178,7 +178,7 @@ def test_half_full_batch_is_found_again(make_phases: Make, tmp_path: Path) -> No
     store = ArtifactStore(str(tmp_path / "store"))
     first = make_phases("quickstart", half_teach, DAPO, store=store)
     state = first.start()
-    groups = first.begin(state)
+    groups = DrawnGroups(wanted=first.recipe.rl.rollout.prompts)
     rollouts = first.rollout(state, groups)
     groups = first.collect(state, groups, rollouts, first.reward(state, rollouts))
     assert not groups.full
@@ -186,7 +186,7 @@ def test_half_full_batch_is_found_again(make_phases: Make, tmp_path: Path) -> No
     second = make_phases("quickstart", half_teach, DAPO, store=store)
     state = second.start()
     scored_before = second.workers.rewards.rows  # type: ignore[attr-defined]
-    again = second.begin(state)
+    again = DrawnGroups(wanted=second.recipe.rl.rollout.prompts)
     assert second.rollout(state, again) == rollouts
     groups_again, _ = draw(second, state)
     assert groups_again.rounds[0][0] == rollouts
@@ -218,7 +218,7 @@ def test_what_was_drawn_is_read_with_its_round_and_whether_it_trained(
     groups, rounds = draw(phases, state)
     advantages = phases.advantage(state, groups)
     state = phases.sync(phases.update(state, groups, advantages))
-    phases.rollout(state, phases.begin(state))
+    phases.rollout(state, DrawnGroups(wanted=phases.recipe.rl.rollout.prompts))
 
     run = read(phases, tmp_path / "runs")
     assert run.iterations == [1, 2]

@@ -13,6 +13,7 @@ import pytest
 from rlcore.models.ragged import to_arrays
 from rlcore.rewards.pool import RewardPool
 from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.phases import Phases
 from schemas.outcomes import Outcome
 from schemas.rl import RewardSection
@@ -45,7 +46,7 @@ def test_an_iteration_of_two_turns(make_phases: Make, name: str, schedule: str) 
     settings = {**ENVIRONMENT, "rl.rollout.schedule": schedule}
     phases = make_phases(name, lambda row: float(sum(row.turn_rewards)), settings)
     state = phases.start()
-    groups = phases.begin(state)
+    groups = DrawnGroups(wanted=phases.recipe.rl.rollout.prompts)
     rollouts = phases.rollout(state, groups)
     table = phases.store.table
     sampled, episodes = table(rollouts, "rollouts"), table(rollouts, "episodes")
@@ -106,7 +107,7 @@ def test_rows_of_the_table_are_those_that_were_begun(make_phases: Make) -> None:
     begun: dict[str, RewardRow] = {}
     phases.workers.rewards.start = lambda r: begun.update({r.trajectory_id: r})  # pyright: ignore[reportAttributeAccessIssue]
     state = phases.start()
-    rollouts = phases.rollout(state, phases.begin(state))
+    rollouts = phases.rollout(state, DrawnGroups(wanted=phases.recipe.rl.rollout.prompts))
     seen.clear()
     phases.reward(state, rollouts)
     assert {r.trajectory_id: r for r in seen} == begun
@@ -122,7 +123,7 @@ def test_killed_environments_change_no_bit(make_phases: Make) -> None:
         if is_killed:
             phases.workers.engines.turn = _killing(phases.workers.engines.turn, killed_pids)  # pyright: ignore[reportAttributeAccessIssue]
         state = phases.start()
-        rollouts = phases.rollout(state, phases.begin(state))
+        rollouts = phases.rollout(state, DrawnGroups(wanted=phases.recipe.rl.rollout.prompts))
         tables.append([phases.store.table(rollouts, name) for name in ("rollouts", "episodes")])
     for whole, killed in zip(*tables, strict=True):
         assert whole.equals(killed)
@@ -145,7 +146,9 @@ def test_what_is_begun_ahead_is_what_is_scored(
     state = phases.start()
     monkeypatch.setattr(rewards, "start", begun.append)
     monkeypatch.setattr(rewards, "score", scoring)
-    phases.reward(state, phases.rollout(state, phases.begin(state)))
+    phases.reward(
+        state, phases.rollout(state, DrawnGroups(wanted=phases.recipe.rl.rollout.prompts))
+    )
     assert {len(row.turns) for row in scored} == {4 if turns == 2 else 0}
     assert sorted(begun, key=_name) == sorted(scored, key=_name)
 

@@ -33,7 +33,7 @@ GSPO: dict[str, Any] = {
 
 def scored_iteration(phases: Phases, state: LoopState) -> tuple[DrawnGroups, Advantages]:
     """Run the phases up to the update."""
-    groups = phases.begin(state)
+    groups = DrawnGroups(wanted=phases.recipe.rl.rollout.prompts)
     rollouts = phases.rollout(state, groups)
     groups = phases.collect(state, groups, rollouts, phases.reward(state, rollouts))
     return groups, phases.advantage(state, groups)

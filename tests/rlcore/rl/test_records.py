@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from rlcore.recipes.load import with_learner
+from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.phases import Phases
 from rlcore.rl.records import PACKED_FOR, RecordedIterations
 from tests.rlcore.rl.test_records_history import digits, one_iteration
@@ -14,7 +15,7 @@ def test_advantages_are_made_anew_for_passes_of_another_size(make_phases: Make) 
     """Log-probs of another packing differ by rounding, which would be in the first ratio."""
     phases = make_phases("quickstart", digits, {"rl.iterations": 2})
     state = phases.start()
-    groups = phases.begin(state)
+    groups = DrawnGroups(wanted=phases.recipe.rl.rollout.prompts)
     rollouts = phases.rollout(state, groups)
     groups = phases.collect(state, groups, rollouts, phases.reward(state, rollouts))
     first = phases.advantage(state, groups).ref

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rlcore.rl.groups import DrawnGroups
 from rlcore.rl.phases import Phases
 from rlcore.rl.records import KIND
 from rlcore.rl.state import LoopState
@@ -26,7 +27,7 @@ def half_teach(row: Any) -> float:
 
 
 def one_iteration(phases: Phases, state: LoopState) -> LoopState:
-    groups = phases.begin(state)
+    groups = DrawnGroups(wanted=phases.recipe.rl.rollout.prompts)
     while not groups.full:
         rollouts = phases.rollout(state, groups)
         groups = phases.collect(state, groups, rollouts, phases.reward(state, rollouts))
@@ -102,10 +103,10 @@ def test_a_record_of_a_killed_attempt_is_replaced_where_it_differs(make_phases: 
 
     phases.records.extend(state.digest, replace(after, digest="other weights"), tensors)
     assert record(phases, 1)[0]["digest_after"] == "other weights"
-    drawn = phases.rollout(after, phases.begin(after))
+    drawn = phases.rollout(after, DrawnGroups(wanted=phases.recipe.rl.rollout.prompts))
     phases.records.extend(state.digest, after, tensors)
     assert record(phases, 1)[0]["digest_after"] == after.digest
-    again = phases.rollout(after, phases.begin(after))
+    again = phases.rollout(after, DrawnGroups(wanted=phases.recipe.rl.rollout.prompts))
     assert again.sha256 == drawn.sha256, "the same weights and seeds"
     assert phases.store.manifest(again).parents["weights"].sha256 == ref.sha256
 
