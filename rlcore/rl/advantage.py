@@ -194,11 +194,6 @@ def advantage_columns(
     )
 
 
-def advantages_table(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the table Advantages of ``with_advantages``."""
-    return frame.select("trajectory_id", *ADVANTAGES, "positive", "penalty")
-
-
 def signal_of(
     frame: pl.DataFrame, metric: str, recipe: Recipe, kl_coef: float | None
 ) -> np.ndarray:

@@ -42,14 +42,9 @@ class DrawnGroups:
     exhausted: bool = False
 
     @property
-    def round(self) -> int:
-        """The generation round under way, from 0."""
-        return len(self.rounds)
-
-    @property
     def suffix(self) -> str:
         """What the names of a round's records end with: nothing for the first."""
-        return f"-{self.round}" if self.rounds else ""
+        return f"-{len(self.rounds)}" if self.rounds else ""
 
     @property
     def full(self) -> bool:

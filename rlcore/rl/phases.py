@@ -21,7 +21,7 @@ import polars as pl
 from rlcore.cluster.progress import activity
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import to_arrays
-from rlcore.rl.advantage import Advantages, advantages_table, with_advantages
+from rlcore.rl.advantage import Advantages, with_advantages
 from rlcore.rl.ahead import Ahead
 from rlcore.rl.batch import arrays_of, of_prompts
 from rlcore.rl.drawing import Drawing
@@ -48,6 +48,7 @@ from rlcore.rl.unsolved_prompts import RecentAnswers
 from rlcore.rl.validation import Validation, validation_prompts
 from rlcore.rollout.episodes import episodes_of
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from rlcore.store.tables import polars_schema
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 
@@ -216,7 +217,7 @@ class Phases:
             ahead = self.ahead.wait(state.next_iteration)
         self.metrics.add(ahead.metrics)
         self.metrics.spans.extend(ahead.spans)  # again in each round, and recorded once
-        return ahead.rounds[groups.round][0]
+        return ahead.rounds[len(groups.rounds)][0]
 
     def reward(self, state: LoopState, rollouts: ArtifactRef) -> ArtifactRef:
         """Score one round's trajectories, and its baselines, in the reward workers."""
@@ -257,8 +258,9 @@ class Phases:
             name = self.records.name(state.next_iteration)
             # Log-probs of another packing round otherwise: other advantages, if by little.
             made = groups.parents, {PACKED_FOR: recipe.hardware.learner.micro_batch_tokens}
+            table = frame.select([*polars_schema("advantages")])
             ref = self.records.find("advantages", name, *made) or self.records.put(
-                "advantages", name, {"advantages": advantages_table(frame)}, *made
+                "advantages", name, {"advantages": table}, *made
             )
             kl = arrays_of(frame, "kl")
             mean_kl = None if kl is None else mean_sequence_kl(kl, masks)
@@ -376,4 +378,5 @@ class Phases:
             again, _ = sync_weights(learner, engines, self.canary)
         assert again.published.stamp.digest == state.digest, "the weights are held again"
         self.metrics.add({f"ema/{name}": value for name, value in metrics.items()})
-        return state.with_average(figure)
+        averaged = {**(state.averaged or {}), str(state.iteration): figure}
+        return replace(state, averaged=averaged)

@@ -113,10 +113,6 @@ class LoopState:
             streak=self.streak + 1 if moved and target is not None and accuracy >= target else 0,
         )
 
-    def with_average(self, accuracy: float) -> "LoopState":
-        """Return the state after validating the average of the current weights, too."""
-        return replace(self, averaged={**(self.averaged or {}), str(self.iteration): accuracy})
-
     def takes_average(self, iteration: int) -> bool:
         """Return whether the average did better than the weights after ``iteration``."""
         figures, averaged = self.accuracies or {}, self.averaged or {}
