@@ -300,9 +300,7 @@ class Phases:
             else:
                 offered = self._offer()
             stamp = offered.published.stamp
-            assert stamp.version == state.version, (
-                f"learner published {stamp.version}, not {state.version}"
-            )
+            assert stamp.version == state.version, "what was trained is published"
         before, rl = state.digest, self.recipe.rl
         state = replace(state, iteration=state.next_iteration, digest=stamp.digest)
         with self.metrics.timed(RECORD):

@@ -136,9 +136,8 @@ def policy_steps(frame: pl.DataFrame, recipe: Recipe) -> list[Step]:
             np.full(len(mask), float(right)) * mask
             for mask, right in zip(masks, positive, strict=True)
         ]
-    left_out = np.zeros(len(masks), dtype=bool)
-    if algorithm.mask_truncated:
-        left_out = (frame["finish_reason"] == FinishReason.LENGTH.value).to_numpy()
+    truncated = (frame["finish_reason"] == FinishReason.LENGTH.value).to_numpy()
+    left_out = truncated & algorithm.mask_truncated
     steps = _steps(frame, recipe, sequences_of(frame, per_token), left_out)
     if algorithm.positive_nll.coef > 0:
         return [(step, rows, with_nll_weights(sequences)) for step, rows, sequences in steps]
