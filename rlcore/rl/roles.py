@@ -104,12 +104,7 @@ def start_workers(
         critic=critic,
         environments=workers.environments(),
         gpus=whole_gpus(min(shares, workers.cluster.num_gpus())),
-        side_by_side=have_own_places(
-            workers.recipe,
-            workers.device,
-            reference=hardware.reference_ranks if workers.recipe.has_reference_worker else 0,
-            critic=critic is not None,
-        ),
+        side_by_side=have_own_places(workers.recipe, workers.device),
     )
 
 
@@ -126,14 +121,14 @@ def _critic_start(init: str, recipe: Recipe, policy: Path, reward_model: Path | 
     return start
 
 
-def have_own_places(recipe: Recipe, device: str, *, reference: int, critic: bool) -> bool:
-    """Return whether the ranks of policy, ``reference`` (their number) and ``critic`` each have
-    their own GPU, or cores. On fewer they would take from each other: of GPUs the memory, of cores
-    the time.
+def have_own_places(recipe: Recipe, device: str) -> bool:
+    """Return whether the ranks of policy, reference and critic each have their own GPU, or cores.
+    On fewer they would take from each other: of GPUs the memory, of cores the time.
 
     Cores are counted on this machine; of those of a cluster that is joined nothing is known here.
     """
-    hardware = recipe.hardware
+    hardware, critic = recipe.hardware, recipe.rl.critic is not None
+    reference = hardware.learner.reference_ranks if recipe.has_reference_worker else 0
     if hardware.cluster != "ray" or not (reference or critic):
         return False
     if device == "cuda":

@@ -8,6 +8,7 @@ import pytest
 from flows.paths import RECIPES
 from rlcore.recipes.load import load_recipe
 from rlcore.rl.roles import have_own_places
+from schemas.recipe import Recipe
 
 RAY = {"hardware.cluster": "ray"}
 TWO_RANKS = {"hardware.learner.ranks": 2, "hardware.learner.gpus_per_rank": 1}
@@ -38,4 +39,6 @@ def test_learners_with_places_of_their_own_work_side_by_side(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     settings = {"hardware.learner.threads": 1, **over}
     recipe = load_recipe("quickstart-ppo", settings, directory=RECIPES)
-    assert have_own_places(recipe, device, reference=reference, critic=critic) is own
+    monkeypatch.setattr(Recipe, "has_reference_worker", reference)
+    rl = recipe.rl if critic else recipe.rl.model_copy(update={"critic": None})
+    assert have_own_places(recipe.model_copy(update={"rl": rl}), device) is own
