@@ -13,7 +13,7 @@ import polars as pl
 from rlcore.data.datasheet import Sheet, datasheet
 from rlcore.diagnostics.measures import learns_from_a_model
 from rlcore.diagnostics.watch import Finding, diagnose
-from rlcore.report.draw import RL, Curves, curves
+from rlcore.report.draw import RL, Curves, Panel, curves, gap_panel
 from rlcore.report.draw import STAGES as TRAINED
 from rlcore.report.evaluation import EvaluationTable, of_checkpoints
 from rlcore.report.samples import Asked, answers_of_checkpoints, pairs_compared
@@ -124,12 +124,12 @@ class Facts:
         return curves({self.name: self.metrics})
 
     @cached_property
-    def proxy(self) -> pl.DataFrame | None:
-        """``proxy_and_truth`` where a trained reward model is maximised."""
-        known = self.metrics.get(RL)
-        if known is None or not learns_from_a_model(self.recipe):
-            return None
-        return proxy_and_truth(known)
+    def gap(self) -> list[Panel]:
+        """The panel of ``proxy_and_truth`` where a trained reward model is maximised, else none."""
+        if RL not in self.metrics or not learns_from_a_model(self.recipe):
+            return []
+        known = proxy_and_truth(self.metrics[RL])
+        return [] if known is None else [gap_panel("reward", {"": known}, legend=False)]
 
     @cached_property
     def evaluation(self) -> EvaluationTable | None:

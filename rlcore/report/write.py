@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from rlcore.recipes.redaction import redact
 from rlcore.report import evaluation, samples
-from rlcore.report.draw import STAGES, Panel, curves, gap_panel, picture
+from rlcore.report.draw import STAGES, Panel, curves, picture
 from rlcore.report.facts import RL, Ending, Facts, gather
 from rlcore.report.text import PHASES, clean, code, cut, duration, number, plain, quoted, shortened
 from rlcore.report.timeline import timeline_of, timeline_png
@@ -33,9 +33,6 @@ from schemas.stages import stage_parents
 
 INDEX, PAGE = "index.html", "page.md"
 TEMPLATES = Path(__file__).parent / "templates"
-# Returns the address of the picture that is drawn by calling the last argument; the second one is
-# what it shows: one that shows the same need not be drawn twice.
-Pictures = Callable[[str, Any, Callable[[], bytes]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +75,11 @@ def write_report(
         except ArtifactError:  # a store that goes away; the rest is worth having
             pass
     planned = [] if facts.state == "completed" else stage_parents(run.recipe)
-    proxy = facts.proxy
     return _write(
         folder / name,
         "run.html",
         run=facts,
         to_come=[stage for stage in planned if stage not in there],
-        proxy=[] if proxy is None else [gap_panel("reward", {"": proxy}, legend=False)],
         asked=asked,
         scores=scores,
         pruned=pruned,
@@ -116,10 +111,11 @@ def write_overlay(runs: Sequence[Run], path: Path, extra: Sequence[Section] = ()
     )
 
 
-def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSection]:
+def parts(facts: Facts, folder: Path, keep: Callable[[str, bytes], str]) -> Iterator[PageSection]:
     """Yield what the page shows of ``facts`` now; ``folder``: that of the report, which is linked.
 
-    Begins with where the run is, or why it ended, and what it came to.
+    Begins with where the run is, or why it ended, and what it came to. ``keep``: takes name and
+    content of a picture and returns its address.
     """
     address = f"/{REPORTS}/{folder.name}/{INDEX}"
     told = partial(_part, facts=facts)
@@ -131,13 +127,11 @@ def parts(facts: Facts, folder: Path, pictures: Pictures) -> Iterator[PageSectio
         first, every = facts.curves.of(stage)
         if every:
             key = f"{stage.replace('_', '-')}-curves"
-            drawn = pictures(key, first, partial(picture, first))
             why = f"Metrics of the stage {stage}, from its metrics table."
-            given = {"stage": stage, "panels": every, "picture": drawn}
+            given = {"stage": stage, "panels": every, "picture": keep(key, picture(first))}
             yield told("metrics", why, key=f"metrics-{stage}", **given)
-    if facts.proxy is not None:
-        panels = [gap_panel("reward", {"": facts.proxy}, legend=False)]
-        drawn = pictures("proxy-vs-true", panels, partial(picture, panels))
+    if facts.gap:
+        drawn = keep("proxy-vs-true", picture(facts.gap))
         why = "Mean reward of each iteration and the true accuracy of the same samples."
         yield told("proxy", why, key="proxy-vs-true", picture=drawn)
     if any(stage.name == RL for stage in facts.stages):

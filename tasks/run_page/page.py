@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -105,14 +106,12 @@ def artifact_key(*words: str) -> str:
 
 @dataclass
 class View:
-    """The page of the run in ``folder``; remembers what it has read and drawn, so that a pass costs
-    what is new."""
+    """The page of the run in ``folder``; remembers the metrics that it has read."""
 
     folder: Path
     recipe: Recipe
     board: Board
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # of metrics, by key
-    _drawn: dict[str, tuple[Any, str]] = field(default_factory=dict)  # what, and its address
 
     def publish(self, ending: Ending = RUNNING) -> None:
         """Publish what is recorded now; ``ending``: how the run ended, where it has.
@@ -122,13 +121,7 @@ class View:
         run = Run(self.folder, self.recipe, ArtifactStore(self.recipe.store))
         reports = report_folder(self.folder)
         facts = gather(run, ending, self._frames)
-
-        def pictures(name: str, shown: Any, draw: Callable[[], bytes]) -> str:
-            if name not in self._drawn or self._drawn[name][0] != shown:
-                self._drawn[name] = shown, keep_picture(reports, name, draw())
-            return self._drawn[name][1]
-
-        self.board.show(parts(facts, reports, pictures))
+        self.board.show(parts(facts, reports, partial(keep_picture, reports)))
         write_report(run, reports, ending, facts=facts)
 
 
@@ -139,9 +132,9 @@ def keep_picture(folder: Path, name: str, png: bytes) -> str:
     while the new one shows no data URI. The digest in it lets a browser see that the picture is
     another one than before.
     """
-    partial = folder / f".{name}.{os.getpid()}"
-    partial.write_bytes(png)
-    os.replace(partial, folder / f"{name}.png")
+    begun = folder / f".{name}.{os.getpid()}"
+    begun.write_bytes(png)
+    os.replace(begun, folder / f"{name}.png")
     version = hashlib.sha256(png).hexdigest()[:DIGEST_DIGITS]
     return f"/{REPORTS}/{folder.name}/{name}.png?v={version}"
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -50,11 +51,7 @@ def published(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> 
 
     @flow(name="page-test")
     def run() -> str:
-        shown = parts(
-            facts,
-            folder,
-            lambda name, _, draw: keep_picture(folder, name, draw()),
-        )
+        shown = parts(facts, folder, partial(keep_picture, folder))
         board = Board(UUID(str(flow_run.id)), made.open().recipe.name)
         wanted = ("lineage", "metrics-rl", "evaluation")
         board.show(part for part in shown if part.key in wanted)

@@ -43,7 +43,7 @@ class Story:
         return gather(self.made.open())
 
     def page(self) -> str:
-        shown = parts(self.told(), Path("/runs/reports/a"), lambda name, _, __: f"/{name}.png")
+        shown = parts(self.told(), Path("/runs/reports/a"), lambda name, png: f"/{name}.png")
         return next(part.markdown for part in shown if part.key == "lineage")
 
 

@@ -29,11 +29,11 @@ def facts(tmp_path: Path) -> Facts:
 def _parts(facts: Facts) -> dict[str, str]:
     """Return the text of each part by key; every picture is drawn, and named in its address."""
 
-    def pictures(name: str, shown: Any, draw: Any) -> str:
-        assert draw().startswith(b"\x89PNG")
+    def keep(name: str, png: bytes) -> str:
+        assert png.startswith(b"\x89PNG")
         return f"/reports/a/{name}.png"
 
-    found = list(parts(facts, Path("/runs/reports/a"), pictures))
+    found = list(parts(facts, Path("/runs/reports/a"), keep))
     assert len({part.key for part in found}) == len(found)
     return {part.key: part.markdown for part in found}
 
