@@ -85,16 +85,14 @@ class Trouble:
 @dataclass(frozen=True)
 class Facts:
     """What is known of a run now. Times are ISO 8601, UTC. ``verdict``: empty before RL ended.
+    ``newest``: the record of its last stage, with recipe and seed as the run had them.
 
     Of a stage that has not ended, the tables and figures are None or empty.
     """
 
     name: str
-    flow_run_id: str
     recipe: Recipe
-    recipe_name: str
-    recipe_digest: str
-    seed: int
+    newest: StageRecord
     overrides: Mapping[str, str]
     state: str
     reason: str
@@ -201,11 +199,8 @@ def gather(
     stages, given = _stages(run, made), json.loads(newest.overrides)
     return Facts(
         name=run.name,
-        flow_run_id=newest.flow_run_id,
         recipe=run.recipe,
-        recipe_name=newest.recipe,
-        recipe_digest=newest.recipe_digest,
-        seed=newest.seed,
+        newest=newest,
         overrides={key: json.dumps(value, ensure_ascii=False) for key, value in given.items()},
         state=state,
         reason=reason,
