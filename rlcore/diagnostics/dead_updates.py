@@ -22,23 +22,14 @@ from rlcore.rl.unsolved_prompts import NEVER_RIGHT, RECENT
 from schemas.names import is_model
 
 
-def _dead_share(learner: str) -> Callable[[Stream], float | None]:
-    """Share of the steps of "actor" or "critic" that changed nothing; 1 where none was made."""
+def _share(*kinds: str, of_none: float | None) -> Callable[[Stream], float | None]:
+    """Share of the optimizer steps of a learner that were of ``kinds``, such as
+    "actor/skipped_steps"; ``of_none``: where it made none."""
+    all_steps = f"{kinds[0].partition('/')[0]}/optimizer_steps"
 
     def measure(stream: Stream) -> float | None:
-        steps = stream.now[f"{learner}/optimizer_steps"]
-        dead = stream.now[f"{learner}/zero_gradient_steps"] + stream.now[f"{learner}/skipped_steps"]
-        return dead / steps if steps else 1.0
-
-    return measure
-
-
-def _all_skipped(learner: str) -> Callable[[Stream], float | None]:
-    """Share of the steps of "actor" or "critic" that were not finite, None where none was made."""
-
-    def measure(stream: Stream) -> float | None:
-        steps = stream.now[f"{learner}/optimizer_steps"]
-        return stream.now[f"{learner}/skipped_steps"] / steps if steps else None
+        steps = stream.now[all_steps]
+        return sum(stream.now[kind] for kind in kinds) / steps if steps else of_none
 
     return measure
 
@@ -101,7 +92,7 @@ DEAD_UPDATE_CHECKS = (
     Check(
         name="never_finite",
         reads=("actor/optimizer_steps", "actor/skipped_steps"),
-        measure=_all_skipped("actor"),
+        measure=_share("actor/skipped_steps", of_none=None),
         threshold=1.0,
         patience=2,
         fatal_after=BROKEN,
@@ -114,7 +105,7 @@ DEAD_UPDATE_CHECKS = (
     Check(
         name="critic_never_finite",
         reads=("critic/optimizer_steps", "critic/skipped_steps"),
-        measure=_all_skipped("critic"),
+        measure=_share("critic/skipped_steps", of_none=None),
         threshold=1.0,
         patience=2,
         fatal_after=BROKEN,
@@ -128,7 +119,7 @@ DEAD_UPDATE_CHECKS = (
     Check(
         name="dead_updates",
         reads=("actor/optimizer_steps", "actor/zero_gradient_steps", "actor/skipped_steps"),
-        measure=_dead_share("actor"),
+        measure=_share("actor/zero_gradient_steps", "actor/skipped_steps", of_none=1.0),
         threshold=1.0,
         fatal_after=HOPELESS,
         quiet=all_right,
@@ -138,7 +129,7 @@ DEAD_UPDATE_CHECKS = (
     Check(
         name="dead_critic_updates",
         reads=("critic/optimizer_steps", "critic/zero_gradient_steps", "critic/skipped_steps"),
-        measure=_dead_share("critic"),
+        measure=_share("critic/zero_gradient_steps", "critic/skipped_steps", of_none=1.0),
         threshold=1.0,
         fatal_after=HOPELESS,
         applies=has_critic,

@@ -32,7 +32,6 @@ from rlcore.diagnostics.measures import (
     steps_per_update,
 )
 from rlcore.diagnostics.types import Check, Stream
-from schemas.recipe import Recipe
 
 
 def _spike(name: str, *, floor: float) -> Callable[[Stream], float | None]:
@@ -86,24 +85,8 @@ def _length_remedy(stream: Stream) -> str:
     )
 
 
-def _clipped_in_place(stream: Stream) -> float | None:
-    """Share of the tokens that the first step of an update clips, when no weight has moved yet; of
-    all steps where that of the first was not recorded.
-
-    The later steps of a healthy GSPO run clip nine tokens in ten, because the policy has moved that
-    far.
-    """
-    return stream.now.get(CLIPPED_FIRST, stream.now[CLIPPED])
-
-
-def _clipped_bound(recipe: Recipe) -> float:
-    """Group ratios differ from 1 by design, before any weight has moved."""
-    return 0.9 if recipe.rl.algorithm.ratio_level == "group" else CLIPPED_BY_NOISE
-
-
-NEVER_ENDS = (
-    0.9  # share of responses cut off: shaping and masking, which tell them apart, cannot help
-)
+# Share of responses cut off, above which shaping and masking, which tell them apart, cannot help.
+NEVER_ENDS = 0.9
 SAME_NUMERICS = (
     "use the same dtype and attention in both, set rl.algorithm.importance_correction, or raise the"
     " bound if the precision explains it"
@@ -176,8 +159,13 @@ POLICY_CHECKS = (
     Check(
         name="everything_clipped",
         reads=(CLIPPED,),
-        measure=_clipped_in_place,
-        threshold=_clipped_bound,
+        # The later steps of a healthy GSPO run clip nine tokens in ten: the policy has moved that
+        # far. Those of all steps count only where the first's were not recorded.
+        measure=lambda stream: stream.now.get(CLIPPED_FIRST, stream.now[CLIPPED]),
+        # Group ratios differ from 1 by design, before any weight has moved.
+        threshold=lambda recipe: (
+            0.9 if recipe.rl.algorithm.ratio_level == "group" else CLIPPED_BY_NOISE
+        ),
         patience=2,
         says=(
             "{value:.0%} of the tokens are clipped and give no gradient before the update has moved"

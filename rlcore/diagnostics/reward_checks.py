@@ -30,21 +30,6 @@ def _critic_lr_share(stream: Stream) -> float | None:
     return rl.critic.optimizer.lr / rl.update.optimizer.lr if rl.critic else None
 
 
-def _critic_warmup(stream: Stream) -> float | None:
-    critic = stream.recipe.rl.critic
-    return critic.warmup_iterations if critic else None
-
-
-def _warmup_bound(recipe: Recipe) -> float:
-    """VAPO warms the critic of a pretrained model up for 50 steps (arXiv 2504.05118 table 1)."""
-    return 49 if recipe.model.path else 0
-
-
-def _sft_lr(stream: Stream) -> float | None:
-    sft = stream.recipe.sft
-    return sft.optimizer.lr if sft.enabled else None
-
-
 def _dapo_parts_off(recipe: Recipe) -> list[str]:
     """Return the keys of DAPO's four parts (arXiv 2503.14476 section 3) that ``recipe`` lacks."""
     algorithm = recipe.rl.algorithm
@@ -75,8 +60,9 @@ RECIPE_CHECKS = (
     ),
     Check(
         name="vapo_without_warmup",
-        measure=_critic_warmup,
-        threshold=_warmup_bound,
+        measure=lambda stream: (critic := stream.recipe.rl.critic) and critic.warmup_iterations,
+        # VAPO warms that of a pretrained model up for 50 steps (arXiv 2504.05118 table 1).
+        threshold=lambda recipe: 49 if recipe.model.path else 0,
         below=True,
         applies=lambda recipe: recipe.rl.preset == "vapo",
         says="rl.preset is 'vapo' and rl.critic.warmup_iterations is {value:.0f}",
@@ -84,7 +70,9 @@ RECIPE_CHECKS = (
     ),
     Check(
         name="small_lr_from_scratch",
-        measure=_sft_lr,
+        measure=lambda stream: (
+            stream.recipe.sft.optimizer.lr if stream.recipe.sft.enabled else None
+        ),
         threshold=1e-4,
         below=True,
         applies=lambda recipe: recipe.model.from_scratch is not None,

@@ -152,14 +152,12 @@ def scores(run: Run) -> Scores | None:
     distinct = np.unique(values.round(6))
     if len(distinct) <= FEW_SCORES:
         labels = [f"{value:.4g}" for value in distinct]
-        places = [np.searchsorted(distinct, np.round(row, 6)) for row in by_iteration.values()]
+        equal = [np.round(row, 6)[:, None] == distinct for row in by_iteration.values()]
+        counts = np.array([each.sum(axis=0) for each in equal]).T
     else:
         edges = np.linspace(values.min(), values.max(), BINS + 1)
         labels = [f"{low:.3g} to {high:.3g}" for low, high in pairwise(edges)]
-        places = [
-            np.clip(np.digitize(row, edges) - 1, 0, BINS - 1) for row in by_iteration.values()
-        ]
-    counts = np.array([np.bincount(place, minlength=len(labels)) for place in places]).T
+        counts = np.array([np.histogram(row, edges)[0] for row in by_iteration.values()]).T
     if any(unscored.values()):
         labels = ["no score", *labels]
         counts = np.vstack([[unscored[step] for step in by_iteration], counts])
