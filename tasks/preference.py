@@ -24,7 +24,7 @@ from schemas.names import PREFERENCE
 from schemas.preference import PreferenceSection
 from schemas.recipe import Recipe
 from schemas.stages import Stage
-from tasks.run_page.report import TrainingReport
+from tasks.run_page.report import training_report
 from tasks.runtime.caching import StageRun, cached_stage
 
 PREFERENCES = "preferences"  # kind of the rows' artifact, and its table
@@ -50,7 +50,7 @@ def preference(run: StageRun) -> ArtifactRef:
     training = SupervisedTraining(
         batches, section, learner=learner, store=store, key=run.key, lineage=lineage
     )
-    report = TrainingReport(PREFERENCE, run.tracker)
+    report = training_report(PREFERENCE, run.tracker)
 
     def on_step(progress: Progress) -> None:
         if progress.step == 1:

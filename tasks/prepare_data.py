@@ -27,7 +27,7 @@ def prepare_data(run: StageRun) -> ArtifactRef:
     )
     with run.store.scratch() as folder:
         prepared = prepare_files(recipe, tokenizer, folder, run.kind)
-        check_unchanged(recipe.data, run.reads)
+        check_unchanged(recipe.data, run.keys.reads)
         get_run_logger().info(prepared.sentence())
         return run.put(tables=prepared.tables, metadata={"counts": prepared.summary})
 

@@ -154,7 +154,11 @@ def gate(
         by=str(flow_run.id or ""),
     )
     get_run_logger().info(outcome.sentence)
-    _show(recipe.name, outcome)
+    create_table_artifact(
+        key=artifact_key(recipe.name, "gate"),
+        table=[{column: row[column] for column in SHOWN} for row in outcome.rows],
+        description=outcome.sentence,
+    )
     return outcome
 
 
@@ -205,12 +209,6 @@ def _won(recipe: Recipe, store: ArtifactStore, ours: Side, theirs: Side) -> pl.D
         for side in (ours, theirs)
     ]
     return won_prompts(recipe, *answers, log=get_run_logger().info)
-
-
-def _show(name: str, outcome: GateDecision) -> None:
-    """Put the decision on the run's page."""
-    rows = [{column: row[column] for column in SHOWN} for row in outcome.rows]
-    create_table_artifact(key=artifact_key(name, "gate"), table=rows, description=outcome.sentence)
 
 
 @task(name="promote", cache_policy=NO_CACHE, persist_result=False)

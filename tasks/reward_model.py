@@ -46,7 +46,7 @@ from schemas.reward_model import (
     SampledPreferences,
 )
 from schemas.stages import Stage
-from tasks.run_page.report import TrainingReport
+from tasks.run_page.report import training_report
 from tasks.runtime.caching import StageRun, cached_stage
 from tasks.runtime.stage_run import sampling
 
@@ -77,7 +77,7 @@ def reward_model(run: StageRun) -> ArtifactRef:
         key=run.key,
         lineage=lineage,
     )
-    training.run(TrainingReport(REWARD_MODEL, run.tracker), log=log.warning)
+    training.run(training_report(REWARD_MODEL, run.tracker), log=log.warning)
     zeros = zero_sequences(
         store.table(run.parents["dataset"], "demonstrations"),
         preferences,

@@ -8,34 +8,27 @@ from rlcore.supervised.sft import STAGE, DemonstrationBatches
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
 from schemas.stages import Stage
-from tasks.run_page.report import TrainingReport
+from tasks.run_page.report import training_report
 from tasks.runtime.caching import StageRun, cached_stage
 
 
 @cached_stage(Stage.SFT)
 def sft(run: StageRun) -> ArtifactRef:
     """Train the base model on the dataset's demonstrations; the result is a policy."""
-    dataset = run.parents["dataset"]
-    base = model_directory(run.store.directory(run.parents[BASE_MODEL]))
+    section, store = run.recipe.sft, run.store
     learner = run.workers.learner(
-        base,
-        run.recipe.sft.optimizer,
+        model_directory(store.directory(run.parents[BASE_MODEL])),
+        section.optimizer,
         name="sft-learner",
         stage=Stage.SFT,
     )
-    batches = DemonstrationBatches(
-        run.recipe.sft, run.store.table(dataset, "demonstrations"), run.recipe.seed
-    )
+    demonstrations = store.table(run.parents["dataset"], "demonstrations")
+    batches = DemonstrationBatches(section, demonstrations, run.recipe.seed)
     training = SupervisedTraining(
-        batches,
-        run.recipe.sft,
-        learner=learner,
-        store=run.store,
-        key=run.key,
-        lineage=run.lineage(),
+        batches, section, learner=learner, store=store, key=run.key, lineage=run.lineage()
     )
-    with run.store.scratch() as scratch:
-        training.run(TrainingReport(STAGE, run.tracker), log=get_run_logger().warning)
+    with store.scratch() as scratch:
+        training.run(training_report(STAGE, run.tracker), log=get_run_logger().warning)
         training.publish(batches.validation(learner))
         learner.export_hf(scratch / MODEL_FOLDER)
         ref = run.put(directory=scratch, metadata={"steps": training.total_steps})

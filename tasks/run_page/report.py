@@ -1,7 +1,7 @@
 """The report of a running loop: a log line per iteration, the findings of checks, and the
 curves."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 
@@ -51,11 +51,8 @@ class IterationReport:
     Made by ``IterationReport.open``.
     """
 
-    __slots__ = ("_began", "_diagnostics", "_first", "_iteration", "_run", "_total")
-
     def __init__(self, run: StageRun) -> None:
-        self._run = run
-        self._total = run.recipe.rl.iterations
+        self._run, self._total = run, run.recipe.rl.iterations
         self._began = monotonic()
         self._first: int | None = None
         self._iteration = 0
@@ -137,28 +134,25 @@ class IterationReport:
         store.put(DIAGNOSTICS, key, tables=tables, lineage=self._run.lineage())
 
 
-class TrainingReport:
-    """Logs the progress of a supervised stage every few seconds, and sends its metrics to the
-    tracker."""
+def training_report(stage: str, tracker: Tracker) -> Callable[[Progress], None]:
+    """Return what sends the metrics of each optimizer step of a supervised stage to the tracker,
+    and logs its progress every few seconds."""
+    last = -SECONDS_BETWEEN_LINES
 
-    __slots__ = ("_last", "_stage", "_tracker")
-
-    def __init__(self, stage: str, tracker: Tracker) -> None:
-        self._stage, self._tracker = stage, tracker
-        self._last = 0.0
-
-    def __call__(self, progress: Progress) -> None:
-        """Report one optimizer step."""
-        self._tracker.log(progress.metrics, step=progress.step, stage=self._stage)
-        if monotonic() - self._last < SECONDS_BETWEEN_LINES and progress.step < progress.total:
+    def report(progress: Progress) -> None:
+        nonlocal last
+        tracker.log(progress.metrics, step=progress.step, stage=stage)
+        if monotonic() - last < SECONDS_BETWEEN_LINES and progress.step < progress.total:
             return
-        self._last = monotonic()
+        last = monotonic()
+        left = "" if progress.eta_s is None else f"  {_clock(progress.eta_s)} left"
         get_run_logger().info(
-            f"{self._stage} step {progress.step}/{progress.total}"
-            f"  loss {progress.metrics[f'{self._stage}/loss']:.3f}"
-            f"  {progress.tokens_per_s:,.0f} tokens/s"
-            + ("" if progress.eta_s is None else f"  {_clock(progress.eta_s)} left")
+            f"{stage} step {progress.step}/{progress.total}"
+            f"  loss {progress.metrics[f'{stage}/loss']:.3f}"
+            f"  {progress.tokens_per_s:,.0f} tokens/s{left}"
         )
+
+    return report
 
 
 # Metric, its name in the line per iteration, its format.

@@ -32,7 +32,6 @@ STEP_METRICS = {
     "rl": "training/global_step",
 }
 
-Row = tuple[str, int, Mapping[str, float]]  # stage, step, metrics
 OnStep = Callable[[int, Mapping[str, float]], None]  # step, metrics
 
 
@@ -41,9 +40,11 @@ class Tracker:
 
     def __init__(self, settings: Mapping[str, Any] | None, warn: Callable[[str], None]) -> None:
         """``settings``: arguments of ``wandb.init``; None drops everything."""
-        self._queue: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+        # Of stage, step and metrics; None ends it.
+        self._queue: queue.SimpleQueue[tuple[str, int, dict[str, float]] | None]
+        self._queue = queue.SimpleQueue()
         self._warn = warn
-        self._on_step: OnStep = _ignored
+        self._on_step: OnStep | None = None
         self._thread: threading.Thread | None = None
         if settings is not None:
             self._thread = threading.Thread(
@@ -95,7 +96,8 @@ class Tracker:
         A step that the wandb run has already is not sent again.
         """
         assert stage in STEP_METRICS, f"stage {stage} has no step metric"
-        self._on_step(step, metrics)
+        if self._on_step is not None:
+            self._on_step(step, metrics)
         if self._thread is not None and self._thread.is_alive():
             self._queue.put((stage, step, dict(metrics)))
 
@@ -106,7 +108,7 @@ class Tracker:
         try:
             yield
         finally:
-            self._on_step = _ignored
+            self._on_step = None
 
     def log_table(self, metrics: pl.DataFrame) -> None:
         """Queue every step of a stage's Metrics table, as ``log`` does.
@@ -158,10 +160,6 @@ class Tracker:
                 f"wandb is off for this run ({type(error).__name__}: {error}); its metrics are"
                 " recorded all the same"
             )
-
-
-def _ignored(step: int, metrics: Mapping[str, float]) -> None:
-    del step, metrics
 
 
 class _Curves:

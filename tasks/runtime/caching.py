@@ -1,19 +1,8 @@
-"""Stages that run once: the cache key of a stage and the decorator that obeys it.
+"""Stages that run once: Prefect tasks whose results are kept under keys made of content.
 
-A stage is a Prefect task whose result, an ``ArtifactRef``, is kept as JSON under a key made of
-content: the stage's slice of the recipe, the digests of what it reads, and its code. The same key
-names the artifact in the store. Prefect's record is a view; the artifact decides: a hit is verified
+Prefect's record is a view; the artifact of the same key in the store decides: a hit is verified
 before use, and a stage whose artifact is whole is not run again, whatever the record says of it or
 when it is lost.
-
-    @cached_stage(Stage.SFT)
-    def sft(run: StageRun) -> ArtifactRef:
-        demonstrations = run.store.table(run.parents["dataset"], "demonstrations")
-        ...
-        return run.put(directory=checkpoint)
-
-    dataset = prepare_data(pipeline)                              # in the flow
-    policy = sft(pipeline, dataset=dataset)
 """
 
 import hashlib

@@ -1,13 +1,10 @@
 """The stage run with whose checkpoints another one continues: one that stopped half-way and was
-begun by other code, or one that was to do fewer iterations.
+begun by other code, which has to be accepted, or one that was to do fewer iterations.
 
-The code is part of a stage's key, so after an edit a half-done run has a key under which nothing is
-found: it would begin again without a message, and what it had trained would be lost. It is refused,
-or continued where that is accepted.
-
-A run of more iterations would repeat all of a shorter one's. It continues with that run's
-checkpoints and records where nothing that is done depends on how many iterations there are to be;
-its result is what it would have made alone.
+The code is part of a stage's key, so after an edit a half-done run would begin again without a
+message. A run of more iterations continues with a shorter one's checkpoints and records where
+nothing that is done depends on how many there are to be; its result is what it would have made
+alone.
 """
 
 import hashlib

@@ -189,11 +189,6 @@ class StageRun:
             CODE: record_code(self.store, lineage),
         }
 
-    @property
-    def reads(self) -> Mapping[str, str]:
-        """What the key says was read from outside the store: digests by role."""
-        return self.keys.reads
-
     def lineage(self, metadata: Mapping[str, Any] | None = None) -> Lineage:
         """Return what the manifest says of origin; ``metadata`` holds JSON values."""
         return Lineage(
