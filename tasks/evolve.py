@@ -37,7 +37,7 @@ from rlcore.store.versions import code_digest
 from schemas.artifacts import ArtifactRef
 from schemas.recipe import Recipe
 from tasks.evaluate_model import checked_model, with_model, with_origin
-from tasks.run_page.page import Board
+from tasks.run_page.page import show
 from tasks.runtime.keys import stage_key
 from tasks.runtime.process import prepare_process
 from tasks.runtime.pulse import pulse
@@ -176,7 +176,7 @@ def publish_figures(run: EvolveRun, results: pl.DataFrame) -> None:
     title = f"## Evolving of {as_code(run.recipe.model.path or '')}\n"
     said = "Accuracy per round, beside independent samples of the same policy."
     section = PageSection("evolve", said, "\n".join([title, *head, *rows]))
-    Board(UUID(str(flow_run.id)), run.recipe.name).show([section])
+    show(UUID(str(flow_run.id)), run.recipe.name, [section])
 
 
 def _slice(recipe: Recipe, split: str) -> dict[str, Any]:

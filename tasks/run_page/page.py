@@ -21,7 +21,7 @@ from typing import Any
 from uuid import UUID
 
 import polars as pl
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -45,52 +45,28 @@ RUNNING = Ending("running")
 CANCELLED = (StateType.CANCELLING, StateType.CANCELLED)
 
 
-class Board:
-    """The artifacts of the flow run ``flow_run_id``, whose keys begin with ``recipe``: a page of
-    another recipe's run has others, so that their versions do not mix.
+def show(flow_run_id: UUID, recipe: str, sections: Iterable[PageSection]) -> None:
+    """Show each section, without secrets, on the page of a flow run: as an artifact, published once
+    and updated afterwards, also by another process, so that a run of fifty validations has as many
+    as one of two.
 
-    A key is published once and updated afterwards, also by another process: a run of fifty
-    validations has as many artifacts as one of two.
+    Keys begin with ``recipe``: a page of another recipe's run has others, and their versions do not
+    mix. Raises what Prefect's client raises where the server refuses or does not answer.
     """
-
-    def __init__(self, flow_run_id: UUID, recipe: str) -> None:
-        self._flow_run_id, self._recipe = flow_run_id, recipe
-        self._ids: dict[str, UUID] | None = None  # by key, read from the server at first
-        self._shown: dict[str, tuple[str, str]] = {}
-
-    def show(self, sections: Iterable[PageSection]) -> None:
-        """Show each section under its key, without secrets; one that is shown already costs
-        nothing.
-
-        Raises what Prefect's client raises where the server refuses or does not answer.
-        """
-        with get_client(sync_client=True) as client:
-            for section in sections:
-                key = artifact_key(self._recipe, section.key)
-                content = redact(section.markdown), redact(section.description)
-                if self._shown.get(key) != content:
-                    self._publish(client, key, *content)
-                    self._shown[key] = content
-
-    def _publish(
-        self, client: SyncPrefectClient, key: str, markdown: str, description: str
-    ) -> None:
-        if self._ids is None:
-            only: Any = ArtifactFilterFlowRunId(any_=[self._flow_run_id])
-            found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
-            self._ids = {artifact.key: artifact.id for artifact in found if artifact.key}
-        if key in self._ids:
-            update = ArtifactUpdate(data=markdown, description=description)
-            client.update_artifact(self._ids[key], update)
-        else:
-            made = ArtifactCreate(
-                key=key,
-                type="markdown",
-                data=markdown,
-                description=description,
-                flow_run_id=self._flow_run_id,
-            )
-            self._ids[key] = client.create_artifact(made).id
+    only: Any = ArtifactFilterFlowRunId(any_=[flow_run_id])
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
+        there = {artifact.key: artifact for artifact in found}
+        for section in sections:
+            key = artifact_key(recipe, section.key)
+            text, about = redact(section.markdown), redact(section.description)
+            if (known := there.get(key)) is None:
+                made = ArtifactCreate(
+                    key=key, type="markdown", data=text, description=about, flow_run_id=flow_run_id
+                )
+                client.create_artifact(made)
+            elif (known.data, known.description) != (text, about):
+                client.update_artifact(known.id, ArtifactUpdate(data=text, description=about))
 
 
 def artifact_key(*words: str) -> str:
@@ -110,7 +86,7 @@ class View:
 
     folder: Path
     recipe: Recipe
-    board: Board
+    flow_run_id: UUID
     _frames: dict[str, pl.DataFrame] = field(default_factory=dict)  # of metrics, by key
 
     def publish(self, ending: Ending = RUNNING) -> None:
@@ -121,7 +97,8 @@ class View:
         run = Run(self.folder, self.recipe, ArtifactStore(self.recipe.store))
         reports = report_folder(self.folder)
         facts = gather(run, ending, self._frames)
-        self.board.show(parts(facts, reports, partial(keep_picture, reports)))
+        sections = parts(facts, reports, partial(keep_picture, reports))
+        show(self.flow_run_id, self.recipe.name, sections)
         write_report(run, reports, ending, facts=facts)
 
 
@@ -151,7 +128,7 @@ def show_end(flow: Any, flow_run: Any, state: Any) -> None:
         return  # it ended before it had begun
     try:
         recipe = Run.open(folder.name, folder.parent).recipe
-        View(folder, recipe, Board(flow_run.id, recipe.name)).publish(_ending(flow_run, state))
+        View(folder, recipe, flow_run.id).publish(_ending(flow_run, state))
     except Exception as error:  # noqa: BLE001  see above
         get_logger(__name__).warning(
             f"the page of {folder.name} does not say how the run ended"

@@ -24,7 +24,7 @@ from rlcore.store.versions import modified_sentences
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.stages import check_stages, stage_parents
-from tasks.run_page.page import Board, RunPage, View
+from tasks.run_page.page import RunPage, View
 from tasks.run_page.tracking import Tracker
 from tasks.runtime.process import prepare_process
 from tasks.runtime.pulse import pulse
@@ -72,20 +72,19 @@ def open_run(
     log = get_run_logger()
     with redacting():
         directory = run_directory(recipe_name, str(flow_run.id))
-        recipe = _resolve(recipe_name, overrides, directory, recipes)
+        if (directory / RECIPE).is_file():
+            recipe = load_recipe(str(directory / RECIPE), directory=recipes)
+        else:
+            recipe = load_recipe(recipe_name, overrides, directory=recipes)
         _tag(overrides)
         check_stages(recipe, refresh, until)
         start = check_start(recipe)
         _record(recipe, directory)
         _tell_start(recipe, directory, start)
         tracking = Tracker.open(
-            recipe,
-            directory,
-            run_id=str(flow_run.id),
-            name=directory.name,
-            warn=log.warning,
+            recipe, directory, run_id=str(flow_run.id), name=directory.name, warn=log.warning
         )
-        view = View(directory, recipe, Board(UUID(str(flow_run.id)), recipe.name))
+        view = View(directory, recipe, UUID(str(flow_run.id)))
         with (
             RunPage.open(view, log.warning) as page,
             pulse(log.info),
@@ -124,15 +123,6 @@ def _tag(overrides: Mapping[str, Any]) -> None:
         tags = [f"{key}={json.dumps(value)}"[:LONGEST_TAG] for key, value in overrides.items()]
         with get_client(sync_client=True) as client:
             client.update_flow_run(UUID(str(flow_run.id)), tags=[*flow_run.tags, *tags])
-
-
-def _resolve(
-    recipe_name: str, overrides: Mapping[str, Any], directory: Path, recipes: Path
-) -> Recipe:
-    recorded = directory / RECIPE
-    if recorded.is_file():
-        return load_recipe(str(recorded), directory=recipes)
-    return load_recipe(recipe_name, overrides, directory=recipes)
 
 
 def _record(recipe: Recipe, directory: Path) -> None:

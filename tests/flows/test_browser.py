@@ -22,7 +22,7 @@ from prefect.runtime import flow_run
 
 from rlcore.report.facts import gather
 from rlcore.report.write import parts, write_report
-from tasks.run_page.page import Board, keep_picture
+from tasks.run_page.page import keep_picture, show
 from tests.browser import opened
 from tests.conftest import HOME, REPORTS
 from tests.rlcore.report.made import MadeRun
@@ -52,9 +52,9 @@ def published(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> 
     @flow(name="page-test")
     def run() -> str:
         shown = parts(facts, folder, partial(keep_picture, folder))
-        board = Board(UUID(str(flow_run.id)), made.open().recipe.name)
         wanted = ("lineage", "metrics-rl", "evaluation")
-        board.show(part for part in shown if part.key in wanted)
+        sections = [part for part in shown if part.key in wanted]
+        show(UUID(str(flow_run.id)), made.open().recipe.name, sections)
         return str(flow_run.id)
 
     only = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId.model_validate({"any_": [run()]}))

@@ -22,7 +22,7 @@ from rlcore.report.facts import Ending
 from rlcore.results.folders import report_folder
 from rlcore.results.stage_rows import RestartRecord, record_restart
 from tasks.run_page import page as pages
-from tasks.run_page.page import RUNNING, Board, RunPage, View, artifact_key, show_end
+from tasks.run_page.page import RUNNING, RunPage, View, artifact_key, show_end
 from tasks.run_page.report import DIAGNOSTICS
 from tests.rlcore.report.made import MADE, MadeRun
 from tests.tiers import fast
@@ -60,7 +60,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MadeRun:
 
 
 def view_of(made: MadeRun, flow_run_id: UUID) -> View:
-    return View(made.folder, made.open().recipe, Board(flow_run_id, "quickstart"))
+    return View(made.folder, made.open().recipe, flow_run_id)
 
 
 def test_a_page_grows_in_place_while_the_run_goes(made: MadeRun, prefect_server: str) -> None:
