@@ -195,6 +195,8 @@ def gather(
     rates = token_rates(metrics.get("sft"), rl)
     if evaluated is not None and (rate := evaluated.metadata.get("tokens_per_s")):
         rates["evaluate"] = rate
+    dataset = made.get("prepare_data")
+    counts = dataset and dataset.metadata.get("counts")  # that of the Python API has none
     state, reason = _state(run, newest, findings, ending)
     stages, given = _stages(run, made), json.loads(newest.overrides)
     return Facts(
@@ -211,7 +213,7 @@ def gather(
         recorded=_recorded(run, policy),
         stages=stages,
         restarts=_restarts(run, newest.flow_run_id),
-        sheets=_sheets(made.get("prepare_data")),
+        sheets=datasheet(counts) if counts else [],
         metrics=metrics,
         findings=findings,
         checks=checks,
@@ -297,11 +299,6 @@ def _manifest(run: Run, record: StageRecord | None) -> Manifest | None:
         return run.store.peek(record.result_kind, record.result_key)
     except ArtifactError:
         return None
-
-
-def _sheets(dataset: Manifest | None) -> list[Sheet]:
-    counts = None if dataset is None else dataset.metadata.get("counts")
-    return datasheet(counts) if counts else []  # that of the Python API has none
 
 
 def _exported(run: Run, stages: Sequence[StageFacts]) -> str:

@@ -9,6 +9,7 @@ several refreshes the last one counts, and its first error is logged and the run
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -75,9 +76,7 @@ def artifact_key(*words: str) -> str:
     >>> artifact_key("quickstart_ppo", "metrics", "rl")
     'quickstart-ppo-metrics-rl'
     """
-    text = "-".join(words).lower()
-    dashed = "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
-    return "-".join(filter(None, dashed.split("-")))
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")
 
 
 @dataclass
@@ -168,7 +167,6 @@ class RunPage:
         self._wanted = threading.Event()
         self._at_once = False
         self._ending: Ending | None = None
-        self._failed = False
         # In the caller's context: Prefect's settings and the flow run's logger are there.
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._publish,), name="run-page", daemon=True
@@ -207,7 +205,7 @@ class RunPage:
             self._log(f"the run's page did not finish within {limit_s:.0f} s; it may lack the end")
 
     def _publish(self) -> None:
-        ending, due = None, monotonic()
+        ending, due, failed = None, monotonic(), False
         while ending is None:
             self._wanted.wait()
             self._wanted.clear()
@@ -216,13 +214,10 @@ class RunPage:
                 self._wanted.clear()  # before the conditions are looked at: none is missed
             self._at_once = False
             ending = self._ending
-            self._pass(ending)
+            try:
+                self._view.publish(ending or RUNNING)
+            except Exception as error:  # noqa: BLE001  the run continues without its page
+                if not failed:
+                    self._log(f"the run's page is not up to date ({type(error).__name__}: {error})")
+                failed = True
             due = monotonic() + EVERY_S
-
-    def _pass(self, ending: Ending | None) -> None:
-        try:
-            self._view.publish(ending or RUNNING)
-        except Exception as error:  # noqa: BLE001  the run continues without its page
-            if not self._failed:
-                self._log(f"the run's page is not up to date ({type(error).__name__}: {error})")
-            self._failed = True
