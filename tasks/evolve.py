@@ -77,7 +77,9 @@ class Keys:
 
     def __init__(self, recipe: Recipe, split: str, reads: Mapping[str, str]) -> None:
         users = code_digests(sampling_code(recipe))
-        players = code_digests([*_own_engine(recipe), *environment_names(recipe)])
+        engine = recipe.hardware.rollout.engine
+        own = [engine] if ":" in engine else []
+        players = code_digests([*own, *environment_names(recipe)])
         self.reads = {**reads, **users, **players}
         self.code = code_digest("evolve")
         part = _slice(recipe, split)
@@ -187,8 +189,3 @@ def _slice(recipe: Recipe, split: str) -> dict[str, Any]:
     environment = None if recipe.environment is None else recipe.environment.identity
     own = {"evolve": recipe.evolve.identity, "environment": environment, "split": split}
     return {**part, **own}
-
-
-def _own_engine(recipe: Recipe) -> list[str]:
-    engine = recipe.hardware.rollout.engine
-    return [engine] if ":" in engine else []

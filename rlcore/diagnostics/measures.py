@@ -40,15 +40,10 @@ LONGER_RESPONSES = "raise rl.rollout.max_new_tokens"
 MORE_CACHE = "raise hardware.rollout.kv_cache_gib or gpu_memory_utilization"
 
 
-def own_loss(stream: Stream) -> str:
-    """Return where the recipe names the user's policy loss, "" where it is one of ours."""
-    name = stream.recipe.rl.algorithm.policy_loss
-    return f"rl.algorithm.policy_loss = {name!r}" if ":" in name else ""
-
-
 def finite_steps(stream: Stream) -> str:
     """Return what makes the policy's steps finite."""
-    own = own_loss(stream)
+    name = stream.recipe.rl.algorithm.policy_loss
+    own = f"rl.algorithm.policy_loss = {name!r}" if ":" in name else ""  # "": one of ours
     # The weights are finite: a step that is not does not change them.
     if own and math.isnan(stream.now.get(POLICY_LOSS, 0.0)):
         return f"correct {own}, which returned values that are not finite"

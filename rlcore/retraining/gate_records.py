@@ -48,11 +48,6 @@ class Side:
     checkpoint: str
 
 
-# uid and ``value`` of the prompts on which a judge compared the answers of two sides: what the
-# first's is worth (``evaluation.win_rate.won_prompts``).
-Won = Callable[[Side, Side], pl.DataFrame]
-
-
 @dataclass(frozen=True, slots=True)
 class GateDecision:
     """A decision as it is kept."""
@@ -95,15 +90,17 @@ def ask(
     inputs_digest: str,
     recipe_digest: str = "",
     by: str = "",
-    won: Won | None = None,
+    won: Callable[[Side, Side], pl.DataFrame] | None = None,
 ) -> GateDecision:
     """Return whether the export ``candidate`` may follow ``champion``; decided once for what is
     compared, and kept in the store.
 
-    ``won`` is asked where the section compares and nothing was decided; where its judge is no
-    evidence, the candidate is held as uncertain. Raises UserError where the two were evaluated on
-    other rows, for a set that is not there or is too small at this look, and where nobody judged
-    what ``section.metric`` needs.
+    ``won``: what a judge says of the first side's answers against the second's
+    (``evaluation.win_rate.won_prompts``). It is asked where the section compares and nothing was
+    decided; where its judge is no evidence, the candidate is held as uncertain.
+
+    Raises UserError where the two were evaluated on other rows, for a set that is not there or is
+    too small at this look, and where nobody judged what ``section.metric`` needs.
     """
     evaluations = {"evaluation": side.evaluation}
     if champion_side is not None:

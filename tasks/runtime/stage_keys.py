@@ -30,12 +30,6 @@ from tasks.runtime.keys import PART_DIGITS, KeyParts, Obstacle, StageKeys, stage
 Digests = Callable[[Recipe], Mapping[str, str]]
 
 
-def reads_nothing(recipe: Recipe) -> Mapping[str, str]:
-    """Return the digests of a stage that reads nothing from outside the store."""
-    del recipe
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class Declared:
     """What says the key of a stage, besides its slice of the recipe and the version of its code.
@@ -48,8 +42,8 @@ class Declared:
 
     stage: str
     kind: str
-    inputs: Digests = reads_nothing
-    user_code: Digests = reads_nothing
+    inputs: Digests = lambda recipe: {}
+    user_code: Digests = lambda recipe: {}
     resumes: Obstacle | None = None
 
     def keys(self, recipe: Recipe, parents: Mapping[str, ArtifactRef]) -> StageKeys:
@@ -110,9 +104,11 @@ def _preferences(recipe: Recipe) -> Mapping[str, str]:
     assert recipe.reward_model is not None, "a recipe without the section has no such stage"
     ranking = {section.ranked_by for section in recipe.sampled_preferences.values()}
     models = reward_model_digests(recipe).items()
-    found = preference_digests(recipe.reward_model.preferences)
-    found = {**found, **reward_base_digests(recipe.reward_model)}
-    return {**found, **{name: digest for name, digest in models if name in ranking}}
+    return {
+        **preference_digests(recipe.reward_model.preferences),
+        **reward_base_digests(recipe.reward_model),
+        **{name: digest for name, digest in models if name in ranking},
+    }
 
 
 def _pairs(recipe: Recipe) -> Mapping[str, str]:
@@ -142,5 +138,8 @@ def _rl_functions(recipe: Recipe) -> Mapping[str, str]:
 
 
 def _rl_files(recipe: Recipe) -> Mapping[str, str]:
-    found: dict[str, str] = dict(reward_model_digests(recipe))
-    return found | ptx_digests(recipe.rl.ptx) | fork_digests(recipe)
+    return {
+        **reward_model_digests(recipe),
+        **ptx_digests(recipe.rl.ptx),
+        **fork_digests(recipe),
+    }
