@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Literal
 
 import polars as pl
 
@@ -68,10 +68,6 @@ class Finding:
     value: float | None
     message: str
     remedy: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as JSON values."""
-        return asdict(self)
 
     @property
     def sentence(self) -> str:
@@ -252,7 +248,7 @@ def diagnose(recipe: Recipe, metrics: pl.DataFrame) -> Diagnostics:
 
 def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
     """Return findings as rows of the Diagnostics table."""
-    rows = [finding.to_json() for finding in findings]
+    rows = [asdict(finding) for finding in findings]
     return pl.DataFrame(rows, schema=polars_schema("diagnostics"), orient="row")
 
 

@@ -78,7 +78,7 @@ def _trained(facts: Facts) -> dict[str, Any]:
         "max_logprob_gap": None if metrics is None else worst_gap(metrics),
         "iterations": trained and trained.count,
         "best_iteration": trained and trained.best,
-        "diagnostics": None if metrics is None else [one.to_json() for one in facts.findings],
+        "diagnostics": None if metrics is None else [asdict(one) for one in facts.findings],
     }
 
 

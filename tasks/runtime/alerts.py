@@ -3,6 +3,7 @@ post to the webhook of the environment. Neither is the truth, and neither delays
 anything."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from prefect.client.schemas.objects import State
@@ -40,7 +41,7 @@ def alert_finding(recipe: str, flow_run_id: str, finding: Finding) -> None:
     """Tell that a check of the run ``flow_run_id`` of ``recipe`` began to fail, or is well again.
     One that ends the run is told of as the failure of the run."""
     about, name = f"run.{recipe}", f"{recipe}: {finding.check}"
-    fields = {"recipe": recipe, "flow_run": flow_run_id, **finding.to_json()}
+    fields = {"recipe": recipe, "flow_run": flow_run_id, **asdict(finding)}
     if finding.ended is None:
         text = f"{name}, iteration {finding.began}: {finding.sentence}"
         alert(FINDING_BEGAN, AlertLevel.WARNING, about, text, fields)

@@ -7,7 +7,7 @@ when it is lost.
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -22,10 +22,9 @@ from rlcore.recipes.redaction import redacting
 from rlcore.results.run import record_stage
 from schemas.artifacts import ArtifactRef
 from schemas.names import RECORDS
-from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.runtime.earlier_runs import SHOWN, Shorter, earlier_run
-from tasks.runtime.keys import StageKeys, fresh_generation, is_made_by, newest_generation
+from tasks.runtime.keys import fresh_generation, is_made_by, newest_generation
 from tasks.runtime.restarts import Restarts
 from tasks.runtime.stage_keys import Declared, declared
 from tasks.runtime.stage_run import PipelineRun, StageResult, StageRun, flow_run_id
@@ -48,10 +47,6 @@ class CachedStage:
             cache_policy=CacheKeyFnPolicy(cache_key_fn=_cache_key),
         )
 
-    def keys(self, recipe: Recipe, parents: Mapping[str, ArtifactRef]) -> StageKeys:
-        """Return the keys of a run of this stage; see ``Declared.keys``."""
-        return self.declared.keys(recipe, parents)
-
     def __call__(self, pipeline: PipelineRun, **parents: ArtifactRef) -> ArtifactRef:
         """Return the stage's verified artifact, from cache or by running the body.
 
@@ -61,7 +56,7 @@ class CachedStage:
         cannot be read, and CodeDriftError when the stage resumes from checkpoints, other code began
         the run, and the pipeline run does not accept that.
         """
-        keys = self.keys(pipeline.recipe, parents)
+        keys = self.declared.keys(pipeline.recipe, parents)
         run = StageRun(pipeline, stage=self.stage, kind=self.kind, keys=keys, parents=parents)
         run = self._resolve(run)
         run.record_origin()

@@ -7,7 +7,7 @@ its generation behind it, so that the result before stays.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlcore.store.checks import DamagedArtifact
@@ -39,14 +39,10 @@ class KeyParts:
     inputs: Mapping[str, str] = field(default_factory=dict)
     code: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON object that ``from_json`` reads."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, document: Any) -> "KeyParts | None":
-        """Return what a manifest says of them; None where it says nothing, or another version
-        wrote it."""
+        """Return what a manifest says of them, ``asdict``; None where it says nothing, or another
+        version wrote it."""
         if not isinstance(document, dict) or set(document) != set(cls.__slots__):
             return None
         return cls(**document)

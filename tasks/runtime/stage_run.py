@@ -4,7 +4,7 @@ its rollout engine, and where it puts its result."""
 import json
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -231,7 +231,7 @@ class StageRun:
 
         ``parents``: what the body itself made on the way, by role; it is in no key.
         """
-        made = {MADE_OF: self.keys.parts.to_json(), MACHINE: machine_state(gpu_facts("name"))}
+        made = {MADE_OF: asdict(self.keys.parts), MACHINE: machine_state(gpu_facts("name"))}
         lineage = self.lineage({**made, **(metadata or {})})
         read = record_inputs(self.store, self.key, self.keys.reads, self.lineage())
         lineage = replace(lineage, parents={**lineage.parents, **read, **(parents or {})})

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -98,5 +99,5 @@ def fill(store: ArtifactStore, name: str, overrides: dict[str, Any], files: Path
         (files / stage / "text.txt").write_text(stage)
         one, read = declared()[stage], {role: made[parent] for role, parent in parents.items()}
         keys = one.keys(recipe, read)
-        lineage = Lineage("r", keys.code, read, metadata={MADE_OF: keys.parts.to_json()})
+        lineage = Lineage("r", keys.code, read, metadata={MADE_OF: asdict(keys.parts)})
         made[stage] = store.put(one.kind, keys.key, directory=files / stage, lineage=lineage)

@@ -1,6 +1,6 @@
 """A stage that runs again names what changed, and nothing else."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from flows.stage_status import causes
@@ -20,7 +20,7 @@ NOW = KeyParts(
 
 def manifest(parts: KeyParts | None, created_at: str = "1") -> Manifest:
     ref = ArtifactRef(kind="dataset", key="k", uri="", sha256="d1")
-    metadata: dict[str, Any] = {} if parts is None else {MADE_OF: parts.to_json()}
+    metadata: dict[str, Any] = {} if parts is None else {MADE_OF: asdict(parts)}
     return Manifest(
         kind="policy",
         key="k",

@@ -164,7 +164,7 @@ def test_a_plan_says_where_a_half_done_run_goes_on(
     folder.mkdir()
     (folder / "weights").write_text("1")
 
-    keys = sft.keys(recipe, made)
+    keys = sft.declared.keys(recipe, made)
     stopped(store, keys, 4, folder)
     stopped(store, keys, 8, folder)
     found, table = planned(capsys)
@@ -172,7 +172,7 @@ def test_a_plan_says_where_a_half_done_run_goes_on(
     assert "continues at 9\n" in table
 
     warm = store.put(sft.kind, keys.key, directory=folder, lineage=Lineage("r", "c"))
-    keys = rl.keys(recipe, {"dataset": made["dataset"], "policy": warm})
+    keys = rl.declared.keys(recipe, {"dataset": made["dataset"], "policy": warm})
     other = keys._replace(key="0" * 32, code="other")
     stopped(store, other, 3, folder)
     found, table = planned(capsys)
