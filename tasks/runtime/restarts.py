@@ -200,9 +200,10 @@ def _with_other_ranks(run: StageRun, newest: Manifest | None) -> tuple[StageRun,
     changes = newest.metadata.get(RESHARDED, [])
     after = run.recipe.hardware.learner.layout(run.recipe.model.dtype)
     if before == after:
-        return (run.resharded(changes) if changes else run), None
+        return (run.noting({RESHARDED: changes}) if changes else run), None
     step = int(newest.key.rpartition("/")[2])
-    run = run.resharded([*changes, {"step": step, "before": before, "after": after}])
+    change = {"step": step, "before": before, "after": after}
+    run = run.noting({RESHARDED: [*changes, change]})
     cause = f"hardware.learner has {layout_text(after)}, the checkpoint is of {layout_text(before)}"
     return run, Restart(cause, "its training state resharded")
 

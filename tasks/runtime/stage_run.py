@@ -2,7 +2,7 @@
 its rollout engine, and where it puts its result."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,7 +21,6 @@ from rlcore.results.provenance import (
     MACHINE,
     MICRO_BATCH_TOKENS,
     RECIPE,
-    RESHARDED,
     machine_state,
     record_code,
     record_inputs,
@@ -128,7 +127,7 @@ class StageRun:
 
     def regenerated(self, generation: int) -> "StageRun":
         """Return the run of the same content whose result is the ``generation``-th."""
-        run = self._noting({GENERATION: generation} if generation > 1 else {})
+        run = self.noting({GENERATION: generation} if generation > 1 else {})
         run.key = run.records = generation_key(self.keys.key, generation)
         run.generation = generation
         return run
@@ -139,7 +138,7 @@ class StageRun:
         Its result has a separate key: it is what neither code alone would have made.
         """
         code = {"before": other.code, "after": self.keys.code, "step": other.step}
-        run = self._noting({RECORDS: other.key, ACCEPTED: code})
+        run = self.noting({RECORDS: other.key, ACCEPTED: code})
         run.key, run.records = continued_key(self.key, other.key), other.key
         return run
 
@@ -147,7 +146,7 @@ class StageRun:
         """Return the run that continues with ``shorter``; its result is what it would have made
         alone, and has that key."""
         before = {"iterations": shorter.total, "step": shorter.step}
-        run = self._noting({RECORDS: shorter.key, "longer_than": before})
+        run = self.noting({RECORDS: shorter.key, "longer_than": before})
         run.records = shorter.key
         return run
 
@@ -155,20 +154,12 @@ class StageRun:
         """Return this run with learners that take at most so many tokens per pass, which lineage
         then says of all that it makes; the recipe as it is recorded stays."""
         written = self.pipeline.recipe.hardware.learner.micro_batch_tokens
-        run = self._noting({MICRO_BATCH_TOKENS: {"recipe": written, "used": micro_batch_tokens}})
+        run = self.noting({MICRO_BATCH_TOKENS: {"recipe": written, "used": micro_batch_tokens}})
         run.recipe = with_learner(self.recipe, micro_batch_tokens=micro_batch_tokens)
         return run
 
-    def resharded(self, changes: Sequence[Mapping[str, Any]]) -> "StageRun":
-        """Return this run with ``changes`` of its learners' ranks, which lineage then says of all
-        that it makes."""
-        return self._noting({RESHARDED: list(changes)})
-
-    def sampling_with(self, engine: str) -> "StageRun":
-        """Return this run with the rollout engine named in the lineage of all that it makes."""
-        return self._noting({ENGINE: engine})
-
-    def _noting(self, origin: Mapping[str, Any]) -> "StageRun":
+    def noting(self, origin: Mapping[str, Any]) -> "StageRun":
+        """Return this run with ``origin`` in the lineage of all that it makes."""
         run = copy(self)
         run._origin = {**self._origin, **origin}
         return run
@@ -260,7 +251,7 @@ def sampling(
     ``auto``. Raises UserError where the engine cannot run here.
     """
     known = recorded or _of_earlier_result(run, kind or run.kind) or otherwise
-    return run.sampling_with(run.workers.choose_engine(model_dir, known))
+    return run.noting({ENGINE: run.workers.choose_engine(model_dir, known)})
 
 
 def _of_earlier_result(run: StageRun, kind: str) -> str | None:

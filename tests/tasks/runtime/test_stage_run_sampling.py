@@ -48,10 +48,10 @@ def test_a_result_made_anew_is_drawn_by_the_engine_of_the_one_before(
 ) -> None:
     """``rerun`` is asked whether the same comes out again."""
     assert engine_of(sampling(first, NOWHERE)) == "transformers"
-    finish(first.sampling_with("vllm"), tmp_path / "first")
+    finish(first.noting({ENGINE: "vllm"}), tmp_path / "first")
     second = first.regenerated(2)
     assert engine_of(sampling(second, NOWHERE, otherwise="transformers")) == "vllm"
-    finish(second.sampling_with("transformers"), tmp_path / "second")
+    finish(second.noting({ENGINE: "transformers"}), tmp_path / "second")
     assert engine_of(sampling(first.regenerated(3), NOWHERE)) == "transformers"
     assert engine_of(sampling(first.regenerated(2), NOWHERE)) == "vllm"
 
@@ -59,7 +59,7 @@ def test_a_result_made_anew_is_drawn_by_the_engine_of_the_one_before(
 def test_what_a_run_goes_on_with_counts_before_what_it_makes_anew(
     first: StageRun, tmp_path: Path
 ) -> None:
-    finish(first.sampling_with("transformers"), tmp_path / "first")
+    finish(first.noting({ENGINE: "transformers"}), tmp_path / "first")
     assert engine_of(sampling(first.regenerated(2), NOWHERE, recorded="vllm")) == "vllm"
     assert engine_of(sampling(first, NOWHERE, otherwise="vllm")) == "vllm", "a fork"
     assert engine_of(sampling(first, NOWHERE)) == "transformers"
