@@ -136,12 +136,9 @@ class CachedStage:
             return is_made_by(run.store, run.kind, key, flow_run_id())
         return self._find(run, key) is not None
 
+    @redacting()
     def _run(self, run: StageRun, parents: dict[str, ArtifactRef]) -> ArtifactRef:
         """Body of the Prefect task; as a separate parameter ``parents`` shows in its graph."""
-        with redacting():
-            return self._found_or_made(run)
-
-    def _found_or_made(self, run: StageRun) -> ArtifactRef:
         existing = self._find(run)
         if existing is None:
             with ExitStack() as held:
