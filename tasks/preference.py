@@ -22,7 +22,6 @@ from rlcore.supervised.preferences import contaminated, encode
 from schemas.artifacts import ArtifactRef
 from schemas.names import PREFERENCE
 from schemas.preference import PreferenceSection
-from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.run_page.report import training_report
 from tasks.runtime.caching import StageRun, cached_stage
@@ -33,12 +32,13 @@ PREFERENCES = "preferences"  # kind of the rows' artifact, and its table
 @cached_stage(Stage.PREFERENCE)
 def preference(run: StageRun) -> ArtifactRef:
     """Train the policy of ``run.parents`` on preferences, with itself as the reference."""
-    section, store, log = _section(run.recipe), run.store, get_run_logger()
+    section, store, log = run.recipe.preference, run.store, get_run_logger()
+    assert section is not None, "the flow runs this stage where the recipe asks for it"
     policy = model_directory(store.directory(run.parents["policy"]))
     learner = run.workers.learner(
         policy, section.optimizer, name="preference-learner", stage=Stage.PREFERENCE
     )
-    rows = _rows(run, policy, learner)
+    rows = _rows(run, section, policy, learner)
     batches = PreferenceBatches(
         section,
         store.table(rows, PREFERENCES),
@@ -71,13 +71,14 @@ def preference(run: StageRun) -> ArtifactRef:
     return ref
 
 
-def _rows(run: StageRun, policy: Path, learner: LearnerPool) -> ArtifactRef:
+def _rows(
+    run: StageRun, section: PreferenceSection, policy: Path, learner: LearnerPool
+) -> ArtifactRef:
     """Return the rows with the reference's log-probs, an artifact that outlives what then fails:
     ``learner`` is the reference only until it is trained."""
     found = run.store.find_or_discard(PREFERENCES, run.key, get_run_logger().warning)
     if found is not None:
         return found
-    section = _section(run.recipe)
     read = read_preferences(
         section.data, run.recipe.data, OF_PREFERENCE, labels=section.algorithm == "kto"
     )
@@ -96,8 +97,3 @@ def _rows(run: StageRun, policy: Path, learner: LearnerPool) -> ArtifactRef:
         },
         lineage=run.lineage({"counts": ranked.counts}),
     )
-
-
-def _section(recipe: Recipe) -> PreferenceSection:
-    assert recipe.preference is not None, "the flow runs this stage where the recipe asks for it"
-    return recipe.preference

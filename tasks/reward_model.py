@@ -37,7 +37,6 @@ from rlcore.supervised.reward_model import (
 )
 from schemas.artifacts import ArtifactRef
 from schemas.names import REWARD_MODEL, is_model, ranking_term
-from schemas.recipe import Recipe
 from schemas.reward_model import (
     VERIFIER,
     FilePreferences,
@@ -57,9 +56,10 @@ PREFERENCES = "preferences"
 def reward_model(run: StageRun) -> ArtifactRef:
     """Rank responses, train a scalar head on the policy of ``run.parents``, judge it on held-out
     prompts; the result is a classifier directory with those figures."""
-    section, store, log = _section(run.recipe), run.store, get_run_logger()
+    section, store, log = run.recipe.reward_model, run.store, get_run_logger()
+    assert section is not None, "the flow runs this stage where the recipe asks for it"
     policy = model_directory(store.directory(run.parents["policy"]))
-    ranked = _preferences(run, policy)
+    ranked = _preferences(run, section, policy)
     preferences = store.table(ranked, PREFERENCES)
     lineage = replace(run.lineage(), parents={**run.parents, PREFERENCES: ranked})
     learner = run.workers.learner(
@@ -107,13 +107,12 @@ def reward_model(run: StageRun) -> ArtifactRef:
     return ref
 
 
-def _preferences(run: StageRun, policy: Path) -> ArtifactRef:
+def _preferences(run: StageRun, section: RewardModelSection, policy: Path) -> ArtifactRef:
     """Return the ranked responses, a separate artifact: sampled once, whatever then fails."""
     found = run.store.find_or_discard(PREFERENCES, run.key, get_run_logger().warning)
     if found is not None:
         return found
-    section, source = _section(run.recipe), _section(run.recipe).preferences
-    match source:
+    match source := section.preferences:
         case SampledPreferences():
             run = sampling(run, policy, kind=PREFERENCES)
             ranked = _sampled(run, source, policy)
@@ -171,8 +170,3 @@ def _rank(
     if by == VERIFIER:
         return by_verdict(trajectories, scorer, recipe.reward)
     return by_score(trajectories, scorer, recipe.reward, ranking_term(by))
-
-
-def _section(recipe: Recipe) -> RewardModelSection:
-    assert recipe.reward_model is not None, "the flow runs this stage where the recipe asks for it"
-    return recipe.reward_model

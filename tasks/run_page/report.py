@@ -61,11 +61,7 @@ class IterationReport:
     @classmethod
     @contextmanager
     def open(cls, run: StageRun) -> "Iterator[IterationReport]":
-        """Yield the report of an RL stage; the findings of its checks are stored when the stage
-        ends.
-
-        The run's page shows them.
-        """
+        """Yield the report of an RL stage; its findings are stored when the stage ends."""
         report = cls(run)
         try:
             yield report
