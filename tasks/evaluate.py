@@ -11,7 +11,6 @@ from rlcore.engines.pool import load_model_directory
 from rlcore.evaluation.evaluate import evaluate as evaluate_checkpoint
 from rlcore.evaluation.evaluate import section_of
 from rlcore.evaluation.win_rate import with_win_rates
-from rlcore.models.files import model_directory
 from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.results.provenance import ENGINE
@@ -29,7 +28,7 @@ def evaluate(run: StageRun) -> ArtifactRef:
     recipe, store = run.recipe, run.store
     prompts = store.table(run.parents["dataset"], "prompts")
     checkpoints = {
-        name: model_directory(store.directory(run.parents[parent]))
+        name: run.model(parent)
         for name, parent in (("base", BASE_MODEL), *((stage, stage) for stage in recipe.policies))
         if name in recipe.evaluate.checkpoints and parent in run.parents
     }
@@ -38,10 +37,8 @@ def evaluate(run: StageRun) -> ArtifactRef:
     trained = store.manifest(run.parents["rl"]).metadata if "rl" in run.parents else {}
     run = sampling(run, first, recorded=trained.get(ENGINE))
     engines = run.workers.engines(first)
-    reward_model = run.parents.get(REWARD_MODEL)
-    rewards = run.workers.rewards(
-        first, None if reward_model is None else model_directory(store.directory(reward_model))
-    )
+    reward_model = run.model(REWARD_MODEL) if REWARD_MODEL in run.parents else None
+    rewards = run.workers.rewards(first, reward_model)
     episodes = episodes_of(recipe, engines, run.workers.environments(), tokenizer)
     results, completions = [], []
     began = perf_counter()

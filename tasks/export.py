@@ -4,7 +4,7 @@ from prefect.logging import get_run_logger
 
 from rlcore.evaluation.card_facts import gather_card
 from rlcore.evaluation.export import export_model
-from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.files import MODEL_FOLDER
 from schemas.artifacts import ArtifactRef
 from schemas.stages import Stage
 from tasks.runtime.caching import StageRun, cached_stage
@@ -13,10 +13,9 @@ from tasks.runtime.caching import StageRun, cached_stage
 @cached_stage(Stage.EXPORT)
 def export(run: StageRun) -> ArtifactRef:
     """Write the last policy with its model card; nothing is published unless it reloads equal."""
-    policy = run.store.directory(run.parents["policy"])
     with run.store.scratch() as scratch:
         report = export_model(
-            model_directory(policy),
+            run.model("policy"),
             scratch / MODEL_FOLDER,
             dtype=run.recipe.export.dtype,
             card=gather_card(run.recipe, run.store, run.parents, warn=get_run_logger().warning),

@@ -7,7 +7,7 @@ from pathlib import Path
 from prefect.logging import get_run_logger
 
 from rlcore.learner.pool import LearnerPool
-from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.files import MODEL_FOLDER
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.supervised.loop import Progress, SupervisedTraining
 from rlcore.supervised.preference import (
@@ -34,7 +34,7 @@ def preference(run: StageRun) -> ArtifactRef:
     """Train the policy of ``run.parents`` on preferences, with itself as the reference."""
     section, store, log = run.recipe.preference, run.store, get_run_logger()
     assert section is not None, "the flow runs this stage where the recipe asks for it"
-    policy = model_directory(store.directory(run.parents["policy"]))
+    policy = run.model("policy")
     learner = run.workers.learner(
         policy, section.optimizer, name="preference-learner", stage=Stage.PREFERENCE
     )

@@ -5,7 +5,6 @@ from prefect.logging import get_run_logger
 
 from rlcore.data.prepare import prepare_files
 from rlcore.data.sources import check_unchanged
-from rlcore.models.files import model_directory
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.plan.rehearsal import at_hand, check_dataset
 from rlcore.rewards.truths import check_covered
@@ -21,7 +20,7 @@ def prepare_data(run: StageRun) -> ArtifactRef:
     """Read, normalise, clean and split the sources; tokenise with the base model's tokenizer."""
     recipe = run.recipe
     tokenizer = load_tokenizer(
-        model_directory(run.store.directory(run.parents[BASE_MODEL])),
+        run.model(BASE_MODEL),
         name=recipe.model.path or "from_scratch",
         trust_remote_code=recipe.model.trust_remote_code,
     )

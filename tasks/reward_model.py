@@ -11,7 +11,7 @@ from prefect.logging import get_run_logger
 from rlcore.cluster.progress import activity
 from rlcore.engines.pool import load_model_directory
 from rlcore.models.classifier import base_directory
-from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.files import MODEL_FOLDER
 from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.pairs import Comparison, Pair, compare
@@ -19,7 +19,6 @@ from rlcore.rollout.trajectories import Trajectory
 from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.preference_files import read_preferences
 from rlcore.supervised.preferences import (
-    Preferences,
     check_pairs,
     contaminated,
     encode,
@@ -58,7 +57,7 @@ def reward_model(run: StageRun) -> ArtifactRef:
     prompts; the result is a classifier directory with those figures."""
     section, store, log = run.recipe.reward_model, run.store, get_run_logger()
     assert section is not None, "the flow runs this stage where the recipe asks for it"
-    policy = model_directory(store.directory(run.parents["policy"]))
+    policy = run.model("policy")
     ranked = _preferences(run, section, policy)
     preferences = store.table(ranked, PREFERENCES)
     lineage = replace(run.lineage(), parents={**run.parents, PREFERENCES: ranked})
@@ -112,41 +111,36 @@ def _preferences(run: StageRun, section: RewardModelSection, policy: Path) -> Ar
     found = run.store.find_or_discard(PREFERENCES, run.key, get_run_logger().warning)
     if found is not None:
         return found
+    tokenizer = load_tokenizer(policy)
+    prompts = run.store.table(run.parents["dataset"], "prompts")
     match source := section.preferences:
         case SampledPreferences():
             run = sampling(run, policy, kind=PREFERENCES)
-            ranked = _sampled(run, source, policy)
+            engines = run.workers.engines(policy)
+            load_model_directory(engines, policy)
+            ranked = sample_preferences(
+                source,
+                prompts,
+                seed=run.recipe.seed,
+                engines=engines,
+                tokenizer=tokenizer,
+                stop_ids=stops_of(policy, tokenizer).ids,
+                rank=partial(_rank, run, source, policy),
+            )
         case Gsm8kSolutions() | FilePreferences():
             found = read_preferences(source, run.recipe.data)
-            ranked = encode(found.rows, load_tokenizer(policy))
+            ranked = encode(found.rows, tokenizer)
             ranked = replace(ranked, left_out=found.left_out | ranked.left_out)
     ranked = fit(ranked, section.max_tokens)
     check_pairs(ranked.table)
-    counts, prompts = ranked.counts, run.store.table(run.parents["dataset"], "prompts")
-    get_run_logger().info(f"preferences {json.dumps(counts)}")
+    get_run_logger().info(f"preferences {json.dumps(ranked.counts)}")
     if said := contaminated(ranked.table, prompts, "what this reward model leads to"):
         get_run_logger().warning(said)
     return run.store.put(
         PREFERENCES,
         run.key,
         tables={PREFERENCES: ranked.table},
-        lineage=run.lineage({"counts": counts}),
-    )
-
-
-def _sampled(run: StageRun, section: SampledPreferences, policy: Path) -> Preferences:
-    """Return the responses of the model of the directory ``policy``, with their ranks; ``run``
-    knows its engine. Raises as ``sample_preferences``, and as what ranks them."""
-    engines, tokenizer = run.workers.engines(policy), load_tokenizer(policy)
-    load_model_directory(engines, policy)
-    return sample_preferences(
-        section,
-        run.store.table(run.parents["dataset"], "prompts"),
-        seed=run.recipe.seed,
-        engines=engines,
-        tokenizer=tokenizer,
-        stop_ids=stops_of(policy, tokenizer).ids,
-        rank=partial(_rank, run, section, policy),
+        lineage=run.lineage({"counts": ranked.counts}),
     )
 
 

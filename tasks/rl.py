@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from prefect.logging import get_run_logger
 
-from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.files import MODEL_FOLDER
 from rlcore.models.stop_tokens import stops_of
 from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rl.phases import Phases
@@ -31,7 +31,7 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStag
         accuracy."""
         run = sampling(
             run,
-            model_directory(run.store.directory(run.parents["policy"])),
+            run.model("policy"),
             recorded=recorded_engine(run.store, run.records),
             otherwise=forked_engine(run.store, run.recipe.rl.fork),
         )
@@ -58,11 +58,8 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStag
 def open_phases(run: StageRun) -> Iterator[Phases]:
     """Yield the phases of one RL run; its learners end with the context, the engines live on."""
     recipe, store = run.recipe, run.store
-    policy = model_directory(store.directory(run.parents["policy"]))
-    dataset = run.parents["dataset"]
-    reward_model = None
-    if REWARD_MODEL in run.parents:
-        reward_model = model_directory(store.directory(run.parents[REWARD_MODEL]))
+    policy, dataset = run.model("policy"), run.parents["dataset"]
+    reward_model = run.model(REWARD_MODEL) if REWARD_MODEL in run.parents else None
     with ExitStack() as stack:
         workers = start_workers(recipe.rl, run.workers, policy, stack, reward_model=reward_model)
         tokenizer = load_tokenizer(policy)

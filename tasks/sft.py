@@ -2,7 +2,7 @@
 
 from prefect.logging import get_run_logger
 
-from rlcore.models.files import MODEL_FOLDER, model_directory
+from rlcore.models.files import MODEL_FOLDER
 from rlcore.supervised.loop import SupervisedTraining
 from rlcore.supervised.sft import STAGE, DemonstrationBatches
 from schemas.artifacts import ArtifactRef
@@ -17,7 +17,7 @@ def sft(run: StageRun) -> ArtifactRef:
     """Train the base model on the dataset's demonstrations; the result is a policy."""
     section, store = run.recipe.sft, run.store
     learner = run.workers.learner(
-        model_directory(store.directory(run.parents[BASE_MODEL])),
+        run.model(BASE_MODEL),
         section.optimizer,
         name="sft-learner",
         stage=Stage.SFT,

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 from prefect.runtime import flow_run
 
+from rlcore.models.files import model_directory
 from rlcore.plan.machine import gpu_facts
 from rlcore.recipes.load import recipe_digest, with_learner
 from rlcore.results.provenance import (
@@ -163,6 +164,10 @@ class StageRun:
         run = copy(self)
         run._origin = {**self._origin, **origin}
         return run
+
+    def model(self, role: str) -> Path:
+        """Return the model directory of the parent ``role``. Raises ArtifactError."""
+        return model_directory(self.store.directory(self.parents[role]))
 
     def resumable(self) -> Lineage:
         """Return the lineage of checkpoints, which says who may continue with them."""
