@@ -58,9 +58,8 @@ def of_checkpoints(eval_results: pl.DataFrame | None) -> EvaluationTable | None:
     """Return an ``eval_results`` table with a column per checkpoint; None without one."""
     if eval_results is None or not eval_results.height:
         return None
-    names = eval_results["checkpoint"].unique(maintain_order=True)
-    parts = {name: eval_results.filter(pl.col("checkpoint") == name) for name in names}
-    return side_by_side(parts)
+    parts = eval_results.partition_by("checkpoint", as_dict=True, maintain_order=True)
+    return side_by_side({name: part for (name,), part in parts.items()})
 
 
 def of_runs(tables: Mapping[str, pl.DataFrame | None]) -> EvaluationTable | None:

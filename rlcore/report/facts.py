@@ -85,7 +85,8 @@ class Trouble:
 @dataclass(frozen=True)
 class Facts:
     """What is known of a run now. Times are ISO 8601, UTC. ``verdict``: empty before RL ended.
-    ``newest``: the record of its last stage, with recipe and seed as the run had them.
+    ``newest``: the record of its last stage, with recipe and seed as the run had them. ``export``:
+    where the exported model is, a path of the machine that ran the stage or a URL.
 
     Of a stage that has not ended, the tables and figures are None or empty.
     """
@@ -198,7 +199,7 @@ def gather(
     dataset = made.get("prepare_data")
     counts = dataset and dataset.metadata.get("counts")  # that of the Python API has none
     state, reason = _state(run, newest, findings, ending)
-    stages, given = _stages(run, made), json.loads(newest.overrides)
+    given, exported = json.loads(newest.overrides), made.get("export")
     return Facts(
         name=run.name,
         recipe=run.recipe,
@@ -211,7 +212,7 @@ def gather(
         last=_minute(newest.began, newest.seconds or 0.0),
         iteration=iteration,
         recorded=_recorded(run, policy),
-        stages=stages,
+        stages=_stages(run, made),
         restarts=_restarts(run, newest.flow_run_id),
         sheets=datasheet(counts) if counts else [],
         metrics=metrics,
@@ -224,7 +225,7 @@ def gather(
         win_pairs=_table(run, evaluated, "win_pairs"),
         seconds=phase_seconds(rl),
         rates=rates,
-        export=_exported(run, stages),
+        export=f"{run.store.root}/{exported.kind}/{exported.key}" if exported else "",
     )
 
 
@@ -299,12 +300,6 @@ def _manifest(run: Run, record: StageRecord | None) -> Manifest | None:
         return run.store.peek(record.result_kind, record.result_key)
     except ArtifactError:
         return None
-
-
-def _exported(run: Run, stages: Sequence[StageFacts]) -> str:
-    """Return where the exported model is: a path of the machine that ran the stage, or a URL."""
-    made = [stage for stage in stages if stage.name == "export" and stage.state in (MADE, CACHED)]
-    return f"{run.store.root}/{made[0].artifact}" if made else ""
 
 
 def _restarts(run: Run, flow_run_id: str) -> list[RestartRecord]:

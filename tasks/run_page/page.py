@@ -1,7 +1,6 @@
 """What is on a run's page, from the run's records alone, and its publishing from a thread after
-each stage and validation.
-
-A hook of the flow, ``show_end``, completes the page of a run whose process is gone.
+each stage and validation. A hook of the flow, ``show_end``, completes the page of a run whose
+process is gone.
 
 The thread never delays or ends the run: it looks at the store as it is when it gets to it, so of
 several refreshes the last one counts, and its first error is logged and the run continues.
