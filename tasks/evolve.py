@@ -45,33 +45,6 @@ from tasks.runtime.pulse import pulse
 KIND = "evolution"  # the result: scores and figures
 
 
-@dataclass
-class EvolveRun:
-    """What the tasks of one flow run share. ``key``, ``played``: of ``Keys``. ``result``: the
-    figures, where they are there."""
-
-    recipe: Recipe
-    store: ArtifactStore
-    key: str
-    played: str
-    session: Session
-    lineage: Lineage
-    log: Callable[[str], None]
-    result: ArtifactRef | None
-
-    @cached_property
-    def evolution(self) -> Evolution:
-        """The rounds; the problems are read at the first use."""
-        return Evolution(
-            self.store,
-            self.played,
-            self.lineage,
-            self.session.problems,
-            start=self.session.agents,
-            log=self.log,
-        )
-
-
 class Keys:
     """``played`` names the rounds, whatever their number; ``result`` their scores."""
 
@@ -91,6 +64,31 @@ class Keys:
         section = recipe.evolve.model_dump(mode="json", include={"rounds", "scored_as"})
         self.result = stage_key(
             KIND, {**part, **more, "scored": section}, {}, self.code, self.reads
+        )
+
+
+@dataclass
+class EvolveRun:
+    """What the tasks of one flow run share. ``result``: the figures, where they are there."""
+
+    recipe: Recipe
+    store: ArtifactStore
+    keys: Keys
+    session: Session
+    lineage: Lineage
+    log: Callable[[str], None]
+    result: ArtifactRef | None
+
+    @cached_property
+    def evolution(self) -> Evolution:
+        """The rounds; the problems are read at the first use."""
+        return Evolution(
+            self.store,
+            self.keys.played,
+            self.lineage,
+            self.session.problems,
+            start=self.session.agents,
+            log=self.log,
         )
 
 
@@ -126,9 +124,7 @@ def open_evolve(
             source = with_file_names(recipe.model, source, scratch / MODEL_FOLDER)
             with Session(recipe, source, stops.ids, split, log) as session:
                 found = store.find_or_discard(KIND, keys.result, log)
-                yield EvolveRun(
-                    recipe, store, keys.result, keys.played, session, lineage, log, found
-                )
+                yield EvolveRun(recipe, store, keys, session, lineage, log, found)
 
 
 @task(task_run_name="round-{number:03d}", cache_policy=NO_CACHE)
@@ -160,7 +156,7 @@ def evolve_scores(run: EvolveRun) -> ArtifactRef:
         )
     tables = {"evolve_scores": scores, "eval_results": figures(scores, recipe.seed)}
     lineage = replace(run.lineage, parents={**run.lineage.parents, **evolution.parents})
-    return run.store.put(KIND, run.key, tables=tables, lineage=lineage)
+    return run.store.put(KIND, run.keys.result, tables=tables, lineage=lineage)
 
 
 def publish_figures(run: EvolveRun, results: pl.DataFrame) -> None:
