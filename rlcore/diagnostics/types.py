@@ -82,10 +82,6 @@ class Check:
     applies: Callable[[Recipe], bool] = lambda recipe: True
     quiet: Callable[[Stream], bool] = lambda stream: False
 
-    def measured(self, stream: Stream) -> float | None:
-        """Return the measured number; the iteration has the metrics that the rule reads."""
-        return stream.now[self.reads[0]] if self.measure is None else self.measure(stream)
-
     def limit(self, recipe: Recipe) -> float:
         """Return the threshold under ``recipe``."""
         return self.threshold(recipe) if callable(self.threshold) else self.threshold

@@ -92,7 +92,7 @@ class _Watch:
         check = self.check
         if not all(name in stream.now for name in check.reads):
             return None
-        value = check.measured(stream)
+        value = check.measure(stream) if check.measure else stream.now[check.reads[0]]
         if value is None or math.isnan(value):
             return None
         bad = value <= self.limit if check.below else value >= self.limit
@@ -152,28 +152,21 @@ class Diagnostics:
 
     __slots__ = ("_log", "_reads", "_stream", "_watches")
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        *,
-        log: Callable[[str], None],
-        checks: Sequence[Check] = CHECKS,
-    ) -> None:
+    def __init__(self, recipe: Recipe, *, log: Callable[[str], None]) -> None:
         """``log`` takes one line per episode that begins or ends; the recipe itself is checked at
         once."""
         self._log = log
         self._stream = Stream(recipe)
-        self._watches = [_Watch(c, c.limit(recipe)) for c in checks if c.applies(recipe)]
+        self._watches = [_Watch(c, c.limit(recipe)) for c in CHECKS if c.applies(recipe)]
         self._reads = {name for watch in self._watches for name in watch.check.reads} | EXPLAINING
-        at_start = [watch for watch in self._watches if not watch.check.reads]
-        for finding in filter(None, [watch.ask(self._stream) for watch in at_start]):
-            log(finding.sentence)
+        for watch in self._watches:
+            if not watch.check.reads and (finding := watch.ask(self._stream)) is not None:
+                log(finding.sentence)
 
     @property
     def findings(self) -> list[Finding]:
         """Every episode so far, by the iteration it was reported at."""
-        found = [finding for watch in self._watches for finding in watch.ended]
-        found += [watch.finding for watch in self._watches if watch.finding is not None]
+        found = [one for watch in self._watches for one in (*watch.ended, watch.finding) if one]
         return sorted(found, key=lambda finding: (finding.began, finding.check))
 
     def findings_until(self, error: BaseException, iteration: int) -> list[Finding]:
