@@ -95,12 +95,11 @@ def ask(
     """Return whether the export ``candidate`` may follow ``champion``; decided once for what is
     compared, and kept in the store.
 
-    ``won``: what a judge says of the first side's answers against the second's
-    (``evaluation.win_rate.won_prompts``). It is asked where the section compares and nothing was
-    decided; where its judge is no evidence, the candidate is held as uncertain.
-
-    Raises UserError where the two were evaluated on other rows, for a set that is not there or is
-    too small at this look, and where nobody judged what ``section.metric`` needs.
+    ``won``, what a judge says of the first side's answers against the second's (as ``won_prompts``
+    does), is asked where the section compares and nothing was decided; where its judge is no
+    evidence, the candidate is held as uncertain. Raises UserError where the two were evaluated on
+    other rows, for a set that is not there or is too small at this look, and where nobody judged
+    what ``section.metric`` needs.
     """
     evaluations = {"evaluation": side.evaluation}
     if champion_side is not None:

@@ -107,9 +107,8 @@ def _tell_start(recipe: Recipe, directory: Path, start: StartCheck) -> None:
     """Log what begins, and what may be wrong with it."""
     log = get_run_logger()
     log.info(f"recipe {recipe.name}, seed {recipe.seed}, run folder {directory}")
-    for sentence in modified_sentences([*stage_parents(recipe), *environment_names(recipe)]):
-        log.warning(sentence)
-    for sentence in start.doubts:
+    modified = modified_sentences([*stage_parents(recipe), *environment_names(recipe)])
+    for sentence in (*modified, *start.doubts):
         log.warning(sentence)
     if start.stops is not None and start.stops.closing is None:
         log.warning(NEVER_CLOSES)
