@@ -56,6 +56,7 @@ def observe(data: DataSection) -> Observed:
     """
     pins: dict[str, str] = {}
     notes: list[str] = []
+    sources = list(data.sources)
     open_names = _unpinned(data)
     unreachable = hub_unreachable() if open_names else ""
     for index, name in open_names.items():
@@ -65,13 +66,10 @@ def observe(data: DataSection) -> Observed:
         if why:
             notes.append(f"hub dataset '{name}' counts as unchanged: {why}")
         else:
-            pins[f"data.sources.{index}.revision"] = _newest_commit(name)
-    sources = tuple(
-        source.model_copy(update={"revision": pins[key]}) if key in pins else source
-        for index, source in enumerate(data.sources)
-        for key in [f"data.sources.{index}.revision"]
-    )
-    read = files_read(data_digests(data.model_copy(update={"sources": sources})))
+            commit = _newest_commit(name)
+            pins[f"data.sources.{index}.revision"] = commit
+            sources[index] = sources[index].model_copy(update={"revision": commit})
+    read = files_read(data_digests(data.model_copy(update={"sources": tuple(sources)})))
     inputs = tuple(Input(*each) for each in read if not _is_of_test_rows(data, each[0]))
     return Observed(inputs, pins, tuple(notes))
 
