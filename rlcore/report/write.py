@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +115,14 @@ def parts(facts: Facts, folder: Path, keep: Callable[[str, bytes], str]) -> Iter
     """Yield what the page shows of ``facts`` now; ``folder``: that of the report, which is linked.
 
     Begins with where the run is, or why it ended, and what it came to. ``keep``: takes name and
-    content of a picture and returns its address.
+    content of a picture and returns its address. Each is rendered by the macro of its name.
     """
     address = f"/{REPORTS}/{folder.name}/{INDEX}"
-    told = partial(_part, facts=facts)
+
+    def told(name: str, description: str, key: str = "", **given: Any) -> PageSection:
+        text = getattr(_template(PAGE).module, name)(facts, **given)
+        return PageSection(key or name, description, str(text).strip())
+
     yield told("run", "Where this run is, or why it ended.", address=address, report=folder / INDEX)
     if facts.restarts:
         why = "Workers that died, hung or have other ranks; the run continued. Times are UTC."
@@ -152,12 +156,6 @@ def parts(facts: Facts, folder: Path, keep: Callable[[str, bytes], str]) -> Iter
         yield told("export", "Where the exported model is.")
     why = "Stages of this run: their artifacts, what they were made from, and by which flow run."
     yield told("lineage", why, address=address)
-
-
-def _part(name: str, description: str, *, facts: Facts, key: str = "", **given: Any) -> PageSection:
-    """Return the part that the macro ``name`` of the template renders from ``facts``."""
-    text = getattr(_template(PAGE).module, name)(facts, **given)
-    return PageSection(key or name, description, str(text).strip())
 
 
 def _write(path: Path, template: str, **values: Any) -> Path:
