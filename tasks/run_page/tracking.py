@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -84,11 +84,8 @@ class Tracker:
                 "config": recipe.model_dump(mode="json"),
                 "tags": [recipe.name],
             }
-        tracker = cls(settings, warn)
-        try:
+        with closing(cls(settings, warn)) as tracker:
             yield tracker
-        finally:
-            tracker.close()
 
     def log(self, metrics: Mapping[str, float], *, step: int, stage: str) -> None:
         """Queue the metrics of one step of a stage of ``STEP_METRICS``; returns at once.
