@@ -297,8 +297,8 @@ class _Report:
 
     def __call__(self, state: LoopState, metrics: dict[str, float]) -> None:
         if not self._replayed:  # a resumed run has a history
-            history = stage_metrics(self._run.store, self._run.call.key)
-            self._diagnostics.replay(history, before=state.iteration)
+            run, done = self._run, state.iteration - 1
+            self._diagnostics.replay(stage_metrics(run.store, run.call.key, last=done))
             self._replayed = True
         logger.info(
             "iteration %d/%d  reward %.3f  accuracy %.3f  %.2f s",

@@ -146,7 +146,7 @@ class Diagnostics:
     """Runs the checks that apply to a recipe, iteration by iteration.
 
     diagnostics = Diagnostics(recipe, log=print)
-    diagnostics.replay(stage_metrics(store, key), before=1)      # when the run is resumed, too
+    diagnostics.replay(stage_metrics(store, key, last=0))      # when the run is resumed, too
     diagnostics.observe(1, metrics)
     """
 
@@ -190,15 +190,10 @@ class Diagnostics:
         """Name and threshold of each check that applies."""
         return [(watch.check.name, watch.limit) for watch in self._watches]
 
-    def replay(self, metrics: pl.DataFrame, *, before: int | None = None) -> None:
-        """Replay a Metrics table up to but without iteration ``before``; logs nothing and ends no
-        run.
-
-        A null is a value that was not finite.
-        """
+    def replay(self, metrics: pl.DataFrame) -> None:
+        """Replay a Metrics table; logs nothing and ends no run. A null is a value that was not
+        finite."""
         rows = metrics.filter(pl.col("name").is_in(self._reads))
-        if before is not None:
-            rows = rows.filter(pl.col("step") < before)
         table = rows.sort("step", maintain_order=True).select("step", "name", "value").iter_rows()
         for step, values in groupby(table, key=itemgetter(0)):
             known = {name: math.nan if value is None else value for _, name, value in values}

@@ -80,9 +80,9 @@ class IterationReport:
             self._first = state.iteration - 1
             self._began = monotonic() - metrics["timing_s/step"]
             # Iteration 0 is the first validation; a resumed run starts later.
-            history = stage_metrics(self._run.store, self._run.records)
-            self._diagnostics.replay(history, before=state.iteration)
-            self._run.tracker.log_table(history.filter(pl.col("step") < state.iteration))
+            history = stage_metrics(self._run.store, self._run.records, last=self._first)
+            self._diagnostics.replay(history)
+            self._run.tracker.log_table(history)
         self._iteration = state.iteration
         per_iteration = (monotonic() - self._began) / (state.iteration - self._first)
         left = (self._total - state.iteration) * per_iteration

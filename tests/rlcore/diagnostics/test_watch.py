@@ -62,7 +62,7 @@ def test_a_resumed_run_says_what_was_not_said(killed_after: int) -> None:
     stored = _table(stream[: killed_after + 2])
     after: list[str] = []
     resumed = Diagnostics(recipe(), log=after.append)
-    resumed.replay(stored, before=killed_after + 1)
+    resumed.replay(stored.filter(pl.col("step") <= killed_after))
     for iteration in range(killed_after + 1, len(stream)):
         resumed.observe(iteration, stream[iteration])
     whole: list[str] = []
@@ -76,7 +76,7 @@ def test_a_resumed_run_says_what_was_not_said(killed_after: int) -> None:
 def test_a_resumed_run_ends_where_an_uninterrupted_one_ends() -> None:
     dead = broken(lambda i, m: {"actor/zero_gradient_steps": 2.0}, start=10, end=60)
     resumed = Diagnostics(recipe(), log=lambda line: None)
-    resumed.replay(_table(dead), before=25)
+    resumed.replay(_table(dead).filter(pl.col("step") < 25))
     for iteration in range(25, 29):
         resumed.observe(iteration, dead[iteration])
     with pytest.raises(DiagnosticError, match="20 iterations in a row up to iteration 29"):
@@ -86,7 +86,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_ends() -> None:
 def test_a_run_started_again_after_its_end_continues_only_once_fixed() -> None:
     dead = broken(lambda i, m: {"actor/zero_gradient_steps": 2.0}, start=10, end=30)
     again = Diagnostics(recipe(), log=lambda line: None)
-    again.replay(_table(dead), before=30)
+    again.replay(_table(dead).filter(pl.col("step") < 30))
     again.observe(30, dead[30])
     (found,) = [found for found in again.findings if found.check == "dead_updates"]
     assert found.severity == "fatal"
@@ -140,6 +140,6 @@ def test_the_check_that_explains_an_end_has_failed(error: UserError, name: str, 
 def test_a_warning_that_came_true_is_one_finding() -> None:
     stream = broken(lambda i, m: {"reward/error_fraction": 0.04}, start=10, end=20)
     diagnostics = Diagnostics(recipe(), log=lambda line: None)
-    diagnostics.replay(_table(stream), before=15)
+    diagnostics.replay(_table(stream).filter(pl.col("step") < 15))
     (found,) = diagnostics.findings_until(RewardFailureError("too many; correct it"), 15)
     assert (found.check, found.severity, found.began) == ("reward_errors", "fatal", 10)
