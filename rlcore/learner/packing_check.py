@@ -49,6 +49,7 @@ FLOORS = {"float32": 1e-4, "bfloat16": 0.05}
 ROUNDING_FACTOR = 5.0
 DOCUMENTS = (11, 7)  # tokens; short, as a leak shows best right after the boundary
 PAIRS = 2
+ROW_TOKENS = sum(DOCUMENTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +164,12 @@ def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
     alone = outputs_alone(model, device)
     # With a row as long as the packed one in the batch, the documents are padded to its width.
     longest = np.concatenate(documents[: len(DOCUMENTS)])
-    whole = [longest, *documents]
-    padded = _read(model, whole, device, 1 + len(documents), one_per_row=True)[len(longest) :]
+    whole = _whole([longest, *documents])
+    padded = _read(model, whole, device, ROW_TOKENS, 1 + len(documents), one_per_row=True)
+    padded = padded[len(longest) :]
     # Flash attention separates the documents of a single row, and not those of several rows.
     flash = spec.attn_implementation.startswith("flash") and spec.row_tokens is None
-    packed = _read(model, documents, device, 1 if flash else PAIRS, one_per_row=False)
+    packed = _read(model, _whole(documents), device, ROW_TOKENS, 1 if flash else PAIRS)
     scale = _scale(model, alone)
     padding, packing = np.abs(padded - alone) / scale, np.abs(packed - alone) / scale
     architecture, floor = type(model.lm).__name__, FLOORS[spec.dtype]
@@ -190,21 +192,9 @@ def _sharing_error(model: TokenModel, device: str) -> float:
     prompt, *answers = _documents(model)
     ids = [np.concatenate([prompt, answer]) for answer in answers]
     sequences = Sequences(ids, [np.arange(len(each)) >= len(prompt) for each in ids])
-
-    def read(row_tokens: int, *, share_prompts: bool) -> np.ndarray:
-        flat = np.zeros(sequences.num_tokens)
-        for batch in pack(
-            sequences,
-            micro_batch_tokens=row_tokens,
-            row_tokens=row_tokens,
-            share_prompts=share_prompts,
-            one_per_row=not share_prompts,
-        ):
-            flat[batch.sources] = read_outputs(model, batch, device)
-        return flat
-
     longest = int(sequences.lengths.max())
-    alone, shared = read(longest, share_prompts=False), read(4 * longest, share_prompts=True)
+    alone = _read(model, sequences, device, longest, one_per_row=True)
+    shared = _read(model, sequences, device, 4 * longest, share_prompts=True)
     return float(np.abs(shared - alone).max())
 
 
@@ -214,22 +204,33 @@ def _scale(model: TokenModel, alone: np.ndarray) -> float:
 
 def outputs_alone(model: TokenModel, device: str) -> np.ndarray:
     """Return [tokens] float64: the outputs of the documents, each in a separate pass."""
-    documents = _documents(model)
-    return np.concatenate([_read(model, [ids], device, 1, one_per_row=True) for ids in documents])
+    return np.concatenate(
+        [
+            _read(model, _whole([ids]), device, ROW_TOKENS, one_per_row=True)
+            for ids in _documents(model)
+        ]
+    )
 
 
 def _read(
-    model: TokenModel, documents: list[np.ndarray], device: str, rows: int, *, one_per_row: bool
+    model: TokenModel,
+    sequences: Sequences,
+    device: str,
+    row_tokens: int,
+    rows: int = 1,
+    *,
+    one_per_row: bool = False,
+    share_prompts: bool = False,
 ) -> np.ndarray:
-    """Return [tokens] float64: the outputs of ``documents`` in passes of so many rows; 0 on first
-    tokens."""
-    flat = np.zeros(sum(map(len, documents)))
+    """Return [tokens] float64: the outputs of ``sequences`` in passes of so many rows; 0 on tokens
+    that are no targets."""
+    flat = np.zeros(sequences.num_tokens)
     for batch in pack(
-        _whole(documents),
-        micro_batch_tokens=rows * sum(DOCUMENTS),
-        row_tokens=sum(DOCUMENTS),
-        targets="all",
+        sequences,
+        micro_batch_tokens=rows * row_tokens,
+        row_tokens=row_tokens,
         one_per_row=one_per_row,
+        share_prompts=share_prompts,
     ):
         flat[batch.sources] = read_outputs(model, batch, device)
     return flat
@@ -243,20 +244,13 @@ def _documents(model: TokenModel) -> list[np.ndarray]:
 
 
 def _whole(documents: list[np.ndarray]) -> Sequences:
-    return Sequences(
-        token_ids=documents,
-        loss_mask=[np.arange(len(ids)) > 0 for ids in documents],
-    )
+    return Sequences(documents, [np.arange(len(ids)) > 0 for ids in documents])
 
 
 def example_batch(model: TokenModel) -> MicroBatch:
     """Return rows of two short documents each, every token but the first of them a target."""
-    (batch,) = pack(
-        _whole(_documents(model)),
-        micro_batch_tokens=PAIRS * sum(DOCUMENTS),
-        row_tokens=sum(DOCUMENTS),
-        targets="all",
-    )
+    documents = _whole(_documents(model))
+    (batch,) = pack(documents, micro_batch_tokens=PAIRS * ROW_TOKENS, row_tokens=ROW_TOKENS)
     return batch
 
 
