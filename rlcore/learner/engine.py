@@ -92,16 +92,12 @@ class TrainEngine:
     ) -> None:
         self.spec, self.rank, self.world_size, self.device = spec, rank, world_size, device
         deepspeed = connect(spec, device, rank, world_size, rendezvous)
-        self._clip_here = spec.zero_stage == 0
-        optimizer = None
-        if spec.trainable:
-            optimizer = _optimizer(model, spec)
-        else:
+        if not spec.trainable:
             model.requires_grad_(False)
-        sized = [p.numel() for p in model.parameters() if p.requires_grad or optimizer is None]
+        sized = [p.numel() for p in model.parameters() if p.requires_grad or not spec.trainable]
         self._engine: Any = deepspeed.initialize(
             model=model,
-            optimizer=optimizer,
+            optimizer=_optimizer(model, spec) if spec.trainable else None,
             config=_config(spec, sum(sized)),
             dist_init_required=False,
         )[0]
@@ -140,7 +136,7 @@ class TrainEngine:
         """
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
-        if self._clip_here:
+        if self.spec.zero_stage == 0:
             return self._step_unsharded()
         self._engine.step()
         norm = float(self._engine.get_global_grad_norm())
@@ -310,14 +306,14 @@ def connect(spec: LearnerSpec, device: str, rank: int, world_size: int, rendezvo
 def _optimizer(model: TokenModel, spec: LearnerSpec) -> torch.optim.Optimizer:
     """AdamW over all that is trained, decay on all (as in verl): torch's own, also where its state
     is offloaded, so that ``hardware`` does not change what is computed."""
-    arguments: dict[str, Any] = {
-        "lr": spec.lr,
-        "betas": spec.betas,
-        "eps": spec.eps,
-        "weight_decay": spec.weight_decay,
-    }
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trained, fused=True, **arguments)
+    return torch.optim.AdamW(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        lr=spec.lr,
+        betas=spec.betas,
+        eps=spec.eps,
+        weight_decay=spec.weight_decay,
+        fused=True,
+    )
 
 
 def _config(spec: LearnerSpec, num_parameters: int) -> dict[str, Any]:
@@ -337,13 +333,12 @@ def _config(spec: LearnerSpec, num_parameters: int) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "steps_per_print": None,
-        "gradient_clipping": spec.grad_clip or 0.0,
+        # Without ZeRO ``_step_unsharded`` clips.
+        "gradient_clipping": spec.grad_clip if spec.grad_clip and spec.zero_stage else 0.0,
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }
-    if spec.zero_stage == 0:
-        config["gradient_clipping"] = 0.0  # ``_step_unsharded`` clips
     if spec.dtype == "bfloat16":
         config["bf16"] = {"enabled": True}
         # In bf16, with 8 significant bits, a sum over many passes and ranks loses its small terms.
