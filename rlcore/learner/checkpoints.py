@@ -21,20 +21,6 @@ class Checkpoints:
     def __init__(self, store: ArtifactStore, key: str, lineage: Lineage) -> None:
         self._store, self._key, self._lineage = store, key, lineage
 
-    def publish(
-        self,
-        step: int,
-        learners: Learners,
-        metadata: Mapping[str, Any],
-        tables: Mapping[str, pl.DataFrame] | None = None,
-    ) -> ArtifactRef:
-        """Save ``learners`` after ``step`` steps, atomically.
-
-        ``metadata``: JSON values, returned in the manifest of ``newest`` beside those of the
-        lineage.
-        """
-        return self.begin(step, learners, metadata, tables)()
-
     def begin(
         self,
         step: int,
@@ -43,9 +29,11 @@ class Checkpoints:
         tables: Mapping[str, pl.DataFrame] | None = None,
         fence: AbstractContextManager[None] | None = None,
     ) -> Callable[[], ArtifactRef]:
-        """Start what ``publish`` does; return the rest of it, for any thread to call once.
+        """Start to save ``learners`` after ``step`` steps; return the rest of it, for any thread to
+        call once, which publishes the checkpoint, atomically.
 
         The learners write their state of now: whatever they are asked for next waits for that.
+        ``metadata``: JSON values, in the manifest of ``newest`` beside those of the lineage.
         ``fence`` is entered once they have, or raises: nothing is stored then.
         """
         with ExitStack() as failed:

@@ -111,12 +111,8 @@ class SupervisedTraining:
 
     def _checkpoint(self, step: int) -> None:
         """Save after ``step`` steps, with the metrics so far; replaces the previous checkpoint."""
-        self._checkpoints.publish(
-            step,
-            {LEARNER: self._learner},
-            {"step": step},
-            tables={"metrics": pl.concat(self._metrics)},
-        )
+        tables = {"metrics": pl.concat(self._metrics)}
+        self._checkpoints.begin(step, {LEARNER: self._learner}, {"step": step}, tables)()
         self._checkpoints.keep({step})
 
     def _restore(self, log: Callable[[str], None]) -> int:

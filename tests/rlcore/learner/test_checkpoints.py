@@ -43,7 +43,7 @@ def checkpoints(store: ArtifactStore) -> Checkpoints:
 
 def test_every_learner_goes_back_to_its_own_state(checkpoints: Checkpoints) -> None:
     """Actor and critic exchanged would train on, with nothing to show it."""
-    checkpoints.publish(3, learners(actor=1, critic=2), {})
+    checkpoints.begin(3, learners(actor=1, critic=2), {})()
     later = learners(actor=7, critic=8)
     checkpoints.load(checkpoints.at(3), later)
     assert {role: state.value for role, state in later.items()} == {"actor": 1, "critic": 2}
@@ -53,7 +53,7 @@ def test_the_newest_counts_by_number_and_brings_its_metadata(
     checkpoints: Checkpoints, store: ArtifactStore
 ) -> None:
     for step in (10, 999_999, 1_000_000, 9):
-        checkpoints.publish(step, learners(actor=step), {"step": step})
+        checkpoints.begin(step, learners(actor=step), {"step": step})()
     assert checkpoints.steps() == [9, 10, 999_999, 1_000_000]
     ref = checkpoints.newest(print)
     assert ref is not None
@@ -64,7 +64,7 @@ def test_a_damaged_one_is_said_and_the_one_before_it_is_used(
     checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
     for step in (1, 2):
-        checkpoints.publish(step, learners(actor=step), {})
+        checkpoints.begin(step, learners(actor=step), {})()
     (tmp_path / "checkpoint" / "run" / "000002" / "actor" / "value").write_text("harmed")
     said: list[str] = []
     assert checkpoints.newest(said.append) == checkpoints.at(1)
@@ -74,9 +74,9 @@ def test_a_damaged_one_is_said_and_the_one_before_it_is_used(
 
 def test_only_what_is_to_be_kept_stays(checkpoints: Checkpoints, store: ArtifactStore) -> None:
     other = Checkpoints(store, "run2", LINEAGE)
-    other.publish(1, learners(actor=1), {})
+    other.begin(1, learners(actor=1), {})()
     for step in range(1, 5):
-        checkpoints.publish(step, learners(actor=step), {})
+        checkpoints.begin(step, learners(actor=step), {})()
     checkpoints.keep({2, 4, 77})
     assert (checkpoints.steps(), other.steps()) == ([2, 4], [1])
 
