@@ -41,7 +41,7 @@ from rlcore.cluster.ray_hosts import (
     store_variables,
 )
 from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
-from rlcore.cluster.travel import NOTHING, Seat, Stored, Traveller, named
+from rlcore.cluster.travel import NOTHING, Stored, Traveller, named
 from rlcore.cluster.types import (
     Placement,
     WorkerDied,
@@ -68,10 +68,10 @@ class _Actor(Traveller):
     """An object in a separate process, which reports the progress of its calls."""
 
     def __init__(
-        self, target: str, label: bytes, secrets: dict[str, str], seat: Seat | None
+        self, target: str, label: bytes, secrets: dict[str, str], host: str, *, elsewhere: bool
     ) -> None:
         os.environ.update(secrets)  # before the target's libraries read them
-        super().__init__(target, seat)
+        super().__init__(target, host, elsewhere=elsewhere)
         report_to(partial(_report_progress, label))
         _report_progress(label, 0, "")
 
@@ -335,12 +335,12 @@ class RayCluster:
         variables = {**({} if self._local else forwarded()), **placement.env}
         secrets = kept_secrets() if self._local else {}
         options: dict[str, Any] = {}
-        require, seat, folders = (_require_ray if self._local else None), None, NOTHING
+        require, folders, elsewhere = (_require_ray if self._local else None), NOTHING, False
         if hosts is not None:
             placement = replace(placement, host=placement.host or hosts.own)
-            seat, options = hosts.seat(placement.host), hosts.on(placement.host)
+            options, elsewhere = hosts.on(placement.host), placement.host != hosts.own
             secrets, variables = store_variables(), {**forwarded(*OFF), **placement.env}
-            if seat.elsewhere:
+            if elsewhere:
                 require, folders = partial(hosts.require, placement.host), named(args)
         # To workers with variables alone, engines among them: Ray sets up an environment for each.
         runtime_env = {"env_vars": {**variables, LABEL: label} if variables else {}}
@@ -348,7 +348,7 @@ class RayCluster:
             actor = (
                 ray.remote(_titled(target))
                 .options(num_cpus=0, num_gpus=placement.gpus, runtime_env=runtime_env, **options)
-                .remote(target, label.encode(), secrets, seat)
+                .remote(target, label.encode(), secrets, placement.host, elsewhere=elsewhere)
             )
             sign = partial(_sign_of, label.encode())
             call_watch = CallWatch(name, sign, require, stall_s=self.stall_s, here=self._local)

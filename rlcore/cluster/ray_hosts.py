@@ -23,7 +23,7 @@ from rlcore.cluster.hosts import (
     place,
     software,
 )
-from rlcore.cluster.travel import LOAD, Seat, Stored, Written, named, sent, take_home
+from rlcore.cluster.travel import LOAD, Stored, Written, named, sent, take_home
 from rlcore.cluster.types import Placement, WorkerDied, WorkerTimeout
 from rlcore.cluster.watch import logged
 from schemas.errors import UserError
@@ -136,10 +136,6 @@ class RunHosts:
                 f"node {address} did not answer within {self._start_s:.0f} s; raise"
                 " hardware.timeouts.start_s or look at Ray's logs there"
             ) from None
-
-    def seat(self, address: str) -> Seat:
-        """Return what a worker on a host knows of where it is."""
-        return Seat(address, address != self.own)
 
     def on(self, address: str) -> dict[str, Any]:
         """Return the options of Ray that place something on a host."""

@@ -116,21 +116,13 @@ def _one_at_a_time(content: str) -> Iterator[None]:
         os.close(handle)
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """Where a worker of a run on several hosts lies: at the address ``host``, ``elsewhere`` than
-    the flow."""
-
-    host: str
-    elsewhere: bool
-
-
 class Traveller(Shell):
-    """The object of a worker. ``seat``: None where the run has one host."""
+    """The object of a worker. ``host``: the address where it lies, "" where the run has one host;
+    ``elsewhere``: on another than the flow's."""
 
-    def __init__(self, target: str, seat: Seat | None) -> None:
+    def __init__(self, target: str, host: str, *, elsewhere: bool) -> None:
         super().__init__(target)
-        self._seat = seat
+        self._host, self._elsewhere = host, elsewhere
 
     def build(self, args: tuple[Any, ...], folders: Mapping[str, Stored] = NOTHING) -> None:
         """Build the object; ``folders``: see ``arrived``. What that raises, the calls do."""
@@ -150,20 +142,19 @@ class Traveller(Shell):
     ) -> Any:
         """Return what ``method`` returns. ``folders``: see ``arrived``; None where all workers lie
         on one host."""
-        seat = self._seat
-        if seat is None or folders is None:
+        if folders is None:
             return super().call(method, args, kwargs)
         if method == LOAD:
-            return self._load(seat, *args)
-        if method in WRITTEN and seat.elsewhere:
+            return self._load(*args)
+        if method in WRITTEN and self._elsewhere:
             return self._write(method, args)
         result = super().call(method, tuple(arrived(each, folders) for each in args), kwargs)
         if method == PUBLISH and result.path:
-            return replace(result, host=seat.host, parts=sent(result.path))
+            return replace(result, host=self._host, parts=sent(result.path))
         return result
 
-    def _load(self, seat: Seat, update: Any) -> Any:
-        if update.host == seat.host or not update.parts:
+    def _load(self, update: Any) -> Any:
+        if update.host == self._host or not update.parts:
             return super().call(LOAD, (update,), {})
         memory = Path("/dev/shm")
         folder = memory if memory.is_dir() else Path(tempfile.gettempdir())

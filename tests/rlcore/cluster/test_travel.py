@@ -8,7 +8,7 @@ from ray.exceptions import OwnerDiedError
 
 from rlcore.cluster import travel
 from rlcore.cluster.ray_cluster import RayCluster
-from rlcore.cluster.travel import Seat, Traveller, Written, named, receive, sent, take_home
+from rlcore.cluster.travel import Traveller, Written, named, receive, sent, take_home
 from rlcore.cluster.types import Placement, WorkerDied
 from rlcore.models.weight_digest import WeightStamp, WeightUpdate
 from rlcore.store.artifacts import ArtifactStore, Lineage
@@ -70,7 +70,7 @@ def cached(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def worker(host: str) -> Traveller:
-    return Traveller(f"{HERE}:Learner", Seat(host, elsewhere=host != HOME))
+    return Traveller(f"{HERE}:Learner", host, elsewhere=host != HOME)
 
 
 def test_a_folder_of_an_artifact_is_one_of_each_host(
