@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import psutil
 
@@ -69,19 +69,20 @@ _LOOK_AT_MOST_S = 5.0  # the waiting process may itself have been stopped meanwh
 
 @dataclass
 class Watch:
-    """Follows one worker over all its calls. ``stall_s``: silence that is never taken for a stall.
+    """Follows one worker over all its calls, and logs its notes under its ``name``. ``stall_s``:
+    silence that is never taken for a stall.
 
     What is normal for this worker is learnt: a call that computes ten minutes per micro-batch is
     silent for as long.
     """
 
     stall_s: float
+    name: str = ""
     sign: Sign | None = None
     silent_s: float = 0.0
     stopped_s: float = 0.0
     longest_s: float = 0.0
     heard: int = 0  # changes of the count
-    notes: list[str] = field(default_factory=list)  # not yet logged
 
     def begin(self) -> None:
         """A call is waited for from now on."""
@@ -93,11 +94,6 @@ class Watch:
             self.heard += 1
             self.longest_s = max(self.longest_s, self.silent_s + passed_s)
         self.begin()  # for a call that was started before this one ended
-
-    def take_notes(self) -> list[str]:
-        """Return the worker's notes since the last call of this method."""
-        notes, self.notes = self.notes, []
-        return notes
 
     def look(self, method: str, sign: Sign | None, *, stopped: bool, passed_s: float) -> str | None:
         """Update with the state ``passed_s`` seconds after the last check; return why to give up,
@@ -112,7 +108,7 @@ class Watch:
             self.longest_s = max(self.longest_s, self.silent_s)
             self.silent_s = 0.0
             if sign.note and (self.sign is None or sign.note != self.sign.note):
-                self.notes.append(sign.note)
+                logger.warning(f"{self.name}: {sign.note}")
             self.sign = sign
         else:
             self.silent_s += passed_s
@@ -144,7 +140,7 @@ class CallWatch:
         this host, which can be looked at."""
         self.name = name
         self._sign, self._require, self._here = sign, require, here
-        self._watch = Watch(stall_s)
+        self._watch = Watch(stall_s, name)
         self._looked = 0.0
         self._has_looked = False
 
@@ -163,7 +159,6 @@ class CallWatch:
         passed_s = time.monotonic() - self._looked
         if self._has_looked:  # a short call is not checked
             self._watch.look(method, self._sign(), stopped=False, passed_s=passed_s)
-            self._log_notes()
             passed_s = 0.0
         self._watch.answered(method, passed_s=passed_s)
         self._looked, self._has_looked = time.monotonic(), False
@@ -179,13 +174,8 @@ class CallWatch:
         sign = self._sign()
         stopped = self._here and sign is not None and is_stopped(sign.pid)
         reason = self._watch.look(method, sign, stopped=stopped, passed_s=passed_s)
-        self._log_notes()
         if reason is not None:
             raise logged(WorkerHung, f"worker '{self.name}' {reason}, in {method}")
-
-    def _log_notes(self) -> None:
-        for note in self._watch.take_notes():
-            logger.warning(f"{self.name}: {note}")
 
     def _require_cluster(self, method: str) -> None:
         if self._require is not None:

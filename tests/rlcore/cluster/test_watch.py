@@ -1,5 +1,7 @@
 """A call that hangs is told apart from one that is slow, by what is usual here."""
 
+import pytest
+
 from rlcore.cluster.progress import Sign
 from rlcore.cluster.watch import Watch
 
@@ -30,9 +32,8 @@ def test_a_wait_that_was_itself_stopped_counts_little() -> None:
     assert looking.look("step", Sign(7, 1), stopped=True, passed_s=3600.0) is None
 
 
-def test_a_note_is_taken_once() -> None:
-    looking = Watch(stall_s=10.0)
+def test_a_note_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    looking = Watch(stall_s=10.0, name="reward-0")
     for count, note in ((1, ""), (2, "lost"), (3, "lost"), (4, "found")):
         looking.look("step", Sign(7, count, note), stopped=False, passed_s=1.0)
-    assert looking.take_notes() == ["lost", "found"]
-    assert looking.take_notes() == []
+    assert caplog.messages == ["reward-0: lost", "reward-0: found"]
