@@ -125,24 +125,11 @@ class LearnerPool:
             self._start_s = None
 
     def logprobs(
-        self,
-        sequences: Sequences,
-        temperature: float = 1.0,
-        *,
-        targets: str = "all",
-        entropy: bool = False,
-        full_kl: bool = False,
-        reference: bool = False,
+        self, sequences: Sequences, temperature: float = 1.0, **options: Any
     ) -> LearnerFuture[TokenScores]:
-        """``Learner.logprobs`` of all ``sequences``, in their order."""
+        """``Learner.logprobs``, which has the ``options``, of all ``sequences``, in their order."""
         shares = self._shares(sequences)
         parts = [(sequences.take(share), temperature) for share in shares]
-        options = {
-            "targets": targets,
-            "entropy": entropy,
-            "full_kl": full_kl,
-            "reference": reference,
-        }
         wait = self._start_shares("logprobs", parts, **options)
         return LearnerFuture(lambda: _scores_in_order(shares, wait()))
 
