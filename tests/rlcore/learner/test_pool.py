@@ -29,7 +29,7 @@ class Rank:
         self.tokens: list[int] = []
 
     def logprobs(
-        self, sequences: Sequences, temperature: float, *, entropy: bool, **options: Any
+        self, sequences: Sequences, temperature: float, *, entropy: bool = False, **options: Any
     ) -> TokenScores:
         del options
         self.tokens.append(sequences.num_tokens)
