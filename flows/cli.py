@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from flows.inline import INTERRUPTED
 from flows.output import drop_closed_stdout
-from rlcore.cluster.host_settings import set_variables, switch_off
+from rlcore.cluster.host_settings import set_variables
 from rlcore.recipes.redaction import harmless
 from schemas.errors import UserError
 
@@ -99,7 +99,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _command(arguments: list[str] | None) -> int:
-    switch_off()
     set_variables()
     given = sys.argv[1:] if arguments is None else arguments
     options = create_parser(given[0] if given else "").parse_args(given)

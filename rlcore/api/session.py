@@ -27,7 +27,7 @@ from rlcore.api.configs import TrainingConfig
 from rlcore.api.progress import CURVES, TrainingBar, curves
 from rlcore.api.prompts import Prompt, prompts_frame
 from rlcore.api.recipe import recipe_of
-from rlcore.cluster.host_settings import set_variables, switch_off
+from rlcore.cluster.host_settings import set_variables
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.models.adapter import ADAPTER_FOLDER
@@ -318,7 +318,6 @@ def only_run(call: str, output_dir: Path | None) -> Iterator[tuple[Path, Artifac
     """Be the only run of this process, and of ``output_dir``; yield the folder of its results, the
     store there, which is held, and a scratch folder. Raises UserError as ``_root_of``, and
     LeaseError while another process trains into ``output_dir``."""
-    switch_off()
     set_variables()
     with ONE_RUN, _root_of(output_dir) as root, tempfile.TemporaryDirectory() as scratch:
         store = ArtifactStore(root / STORE_FOLDER, writer=f"{call} into '{root}'")

@@ -57,6 +57,7 @@ def limit_onednn(environment: MutableMapping[str, str] = os.environ) -> None:
         environment.setdefault(LIMIT, WITHOUT_AMX)
 
 
+# What libraries send to their makers.
 OFF = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -65,12 +66,6 @@ OFF = {
     "VLLM_NO_USAGE_STATS": "1",
     "WANDB_ERROR_REPORTING": "false",
 }
-
-
-def switch_off(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the variables that the libraries read; call it before they are imported."""
-    for name, value in OFF.items():
-        environment.setdefault(name, value)
 
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -92,7 +87,7 @@ def set_variables(environment: MutableMapping[str, str] = os.environ) -> None:
     are imported. What a user has set stays, but that loopback is excluded from proxies."""
     logging.getLogger("DeepSpeed").addFilter(_is_no_guess)
     _exclude_loopback(environment)
-    for name, value in SPINNING.items():
+    for name, value in (OFF | SPINNING).items():
         environment.setdefault(name, value)
     if not any(name in environment for name in ("LOGNAME", "USER", "LNAME", "USERNAME")):
         try:

@@ -29,7 +29,7 @@ from ray.exceptions import AuthenticationError, ObjectLostError, RayActorError, 
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlcore.cluster.address import DISABLED, MODE, REFUSED, check_address, require_token
-from rlcore.cluster.host_settings import OFF, RAY, set_variables, socket_folder, switch_off
+from rlcore.cluster.host_settings import OFF, RAY, set_variables, socket_folder
 from rlcore.cluster.hosts import check_token
 from rlcore.cluster.progress import Sign, report_to
 from rlcore.cluster.ray_hosts import (
@@ -294,7 +294,6 @@ class RayCluster:
         UserError when the cluster at ``address`` cannot be joined.
         """
         self.stall_s = stall_s
-        switch_off()
         set_variables()
         # Ray runs workers at niceness 15, at which any other process on the machine would starve
         # them.
