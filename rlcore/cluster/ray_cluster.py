@@ -141,7 +141,7 @@ class RayPending:
         call_watch: CallWatch,
         method: str,
         reference: "ray.ObjectRef",
-        take: Callable[[Any], Any] = lambda answer: answer,
+        take: Callable[[Any], Any],
     ) -> None:
         """``take`` returns the result of what the actor answered."""
         self._call_watch, self._method, self._reference = call_watch, method, reference
@@ -202,10 +202,9 @@ class RayWorker:
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""
         self._call_watch.begin(method)
-        if self._hosts is None:
-            called = self._actor.call.remote(method, args, kwargs)
-            return RayPending(self._call_watch, method, called)
-        args, folders, take = self._hosts.carried(self.placement.host, method, args)
+        folders, take = None, lambda answer: answer
+        if self._hosts is not None:
+            args, folders, take = self._hosts.carried(self.placement.host, method, args)
         called = self._actor.call.remote(method, args, kwargs, folders)
         return RayPending(self._call_watch, method, called, take)
 
