@@ -20,7 +20,7 @@ class InProcessWorker:
     @classmethod
     def of(cls, name: str, built: Any) -> "InProcessWorker":
         """Return a worker around the object ``built`` by the caller."""
-        return cls(name, Shell.around(built))
+        return cls(name, Shell("", built))
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run ``method`` now; ``result`` raises its error."""

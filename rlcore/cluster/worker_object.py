@@ -7,19 +7,11 @@ from typing import Any
 
 class Shell:
     """Holds one object of the class ``target``, "package.module:Class": heavy imports happen where
-    it is built."""
+    it is built. ``built``: the object, where the caller has it already."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self._object: Any = None
+    def __init__(self, target: str, built: Any = None) -> None:
+        self._target, self._object = target, built
         self._failure: Exception | None = None
-
-    @classmethod
-    def around(cls, built: Any) -> "Shell":
-        """Return a shell of the object ``built`` by the caller."""
-        shell = cls(f"{type(built).__module__}:{type(built).__qualname__}")
-        shell._object = built
-        return shell
 
     def build(self, args: tuple[Any, ...]) -> None:
         """Build the object. What its constructor raises is raised by the calls."""
