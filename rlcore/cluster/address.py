@@ -97,25 +97,22 @@ def _accepts(address: str, mode: str, where: str) -> tuple[Host, ...] | None:
     """Return the nodes of the cluster where it answers a client of this ``mode``; None where it
     asks for another token. Raises UserError where no Ray cluster answers."""
     # Whatever listens there may be no Ray; its client waits and warns, so it is given a process.
-    ask = [sys.executable, "-m", "rlcore.cluster.ray_cluster", address]
-    environment = {**os.environ, MODE: mode}
     try:
         asked = subprocess.run(
-            ask,
-            env=environment,
+            [sys.executable, "-m", "rlcore.cluster.ray_cluster", address],
+            env={**os.environ, MODE: mode},
             capture_output=True,
-            text=True,
             timeout=ASK_S,
             check=False,
             encoding="utf-8",
         )
     except subprocess.TimeoutExpired:
         raise UserError(f"{where} does not answer as a Ray cluster; {_REMEDY}") from None
-    if asked.returncode not in (0, REFUSED):
-        reason = asked.stderr.strip().rpartition("\n")[2]
-        raise UserError(f"{where} does not answer as a Ray cluster ({reason[:200]}); {_REMEDY}")
     if asked.returncode == REFUSED:
         return None
+    if asked.returncode:
+        reason = asked.stderr.strip().rpartition("\n")[2]
+        raise UserError(f"{where} does not answer as a Ray cluster ({reason[:200]}); {_REMEDY}")
     return tuple(Host(*host) for host in json.loads(asked.stdout))
 
 
