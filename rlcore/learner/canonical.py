@@ -21,7 +21,6 @@ from schemas.errors import UserError
 
 WEIGHTS = "weights"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-FIRST = "rank00000"
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,16 +284,10 @@ def connect(spec: LearnerSpec, device: str, rank: int, world_size: int, rendezvo
         for name in LOOPBACK_ENV:
             os.environ.setdefault(name, interface_towards(rendezvous))
     if not dist.is_initialized():
+        where: dict[str, Any] = {"init_method": rendezvous, "timeout": timeout}
         if world_size == 1:
-            dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-        else:
-            dist.init_process_group(
-                backend,
-                init_method=rendezvous,
-                rank=rank,
-                world_size=world_size,
-                timeout=timeout,
-            )
+            where = {"store": HashStore()}
+        dist.init_process_group(backend, rank=rank, world_size=world_size, **where)
     if (dist.get_rank(), dist.get_world_size()) != (rank, world_size):
         raise UserError(
             f"this process is rank {dist.get_rank()} of {dist.get_world_size()} already and a "

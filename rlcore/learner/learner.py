@@ -191,7 +191,9 @@ class Learner:
         began, mini_batches, old_logprobs = perf_counter(), request.mini_batches, []
         if request.own_logprobs:
             # All before the first step, which changes the weights that the batch was sampled from.
-            old_logprobs = [self._rescored(terms) for terms in mini_batches]
+            old_logprobs = [
+                self._passes.rescore(self._passes.plan(terms).terms[0]) for terms in mini_batches
+            ]
             mini_batches = [
                 [_measured_against(old, terms[0]), *terms[1:]]
                 for old, terms in zip(old_logprobs, mini_batches, strict=True)
@@ -337,10 +339,6 @@ class Learner:
                 f"the learner holds the gradients of another batch of version {self._held[0]}, and"
                 " has not applied them; update with that batch, or build the learner again"
             )
-
-    def _rescored(self, terms: Sequence[Term]) -> np.ndarray:
-        """The log-probs of the first term's trained tokens, in the packing of ``step``."""
-        return self._passes.rescore(self._passes.plan(terms).terms[0])
 
 
 def _measured_against(old_logprobs: np.ndarray, term: Term) -> Term:

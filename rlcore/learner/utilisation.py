@@ -41,9 +41,10 @@ def training_cost(model: "PreTrainedModel") -> TrainingCost:
     config = model.config.get_text_config()
     chosen: int | None = getattr(config, "num_experts_per_tok", None)
     embedding = model.get_input_embeddings().weight
+    is_head = getattr(model.get_output_embeddings(), "weight", None) is embedding
     parameters = 0.0
     for weight in model.parameters():
-        if weight.dim() < 2 or (weight is embedding and not _is_head(model, weight)):
+        if weight.dim() < 2 or (weight is embedding and not is_head):
             continue
         used = chosen / weight.shape[0] if chosen is not None and weight.dim() == 3 else 1.0
         codes = getattr(weight, "quant_state", None)
@@ -53,11 +54,6 @@ def training_cost(model: "PreTrainedModel") -> TrainingCost:
     heads = getattr(config, "num_attention_heads", 0)
     size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else 0)
     return TrainingCost(int(parameters), layers * heads * size)
-
-
-def _is_head(model: "PreTrainedModel", embedding: object) -> bool:
-    head = model.get_output_embeddings()
-    return head is not None and getattr(head, "weight", None) is embedding
 
 
 # Dense bf16 FLOP/s in the makers' data sheets, by what the device's name contains; first hit wins.
