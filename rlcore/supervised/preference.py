@@ -9,7 +9,7 @@ them are computed once, too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -129,30 +129,41 @@ def _of_responses(table: pl.DataFrame) -> Sequences:
     return response_sequences(to_arrays(table["token_ids"]), table["prompt_tokens"].to_list())
 
 
-@dataclass(frozen=True)
 class _Rows:
-    """One split. ``units``: the rows that a batch takes together; for DPO all of a prompt.
-    ``reference``: sums of its log-probs of ``others``, [rows] float64."""
+    """One split of ``table``: Preferences with the columns of ``REFERENCE``. ``units``: the rows
+    that a batch takes together; for DPO all of a prompt."""
 
-    section: PreferenceSection
-    sequences: Sequences
-    ranks: np.ndarray
-    units: list[np.ndarray]
-    others: Sequences | None
-    reference: np.ndarray
+    def __init__(self, table: pl.DataFrame, split: str, section: PreferenceSection) -> None:
+        mine = table.filter(pl.col("split") == split)
+        plain, ranks = _of_responses(mine), mine["rank"].to_numpy()
+        known = to_arrays(mine["logprobs"])
+        of_reference = [
+            _placed(values, mask) for values, mask in zip(known, plain.loss_mask, strict=True)
+        ]
+        kto = section.algorithm == "kto"
+        name, field = ("desirable", ranks == 1) if kto else ("ranks", ranks)
+        per_token = {"ref_logprobs": of_reference, name: on_every_token(plain, field)}
+        self.units = list(np.arange(mine.height)[:, None]) if kto else by_prompt(mine)
+        self._section, self._ranks = section, ranks
+        self._sequences = replace(plain, per_token=per_token)
+        self._others = other_sequences(mine, section.max_tokens) if kto else None
+        # Sums of the reference's log-probs of them.
+        self._reference = np.array(
+            [row.sum(dtype=np.float64) for row in to_arrays(mine["other_logprobs"])]
+        )
 
     def term(self, units: np.ndarray, learner: LearnerPool) -> Term:
         """Return what a step on ``units`` minimises; for KTO it asks ``learner`` for z."""
-        members, section = [self.units[unit] for unit in units.tolist()], self.section
+        members, section = [self.units[unit] for unit in units.tolist()], self._section
         rows, groups = joined_rows(members)
-        taken = self.sequences.take(rows)
+        taken = self._sequences.take(rows)
         if section.algorithm == "dpo":
-            pairs = sum(num_pairs(self.ranks[part]) for part in members)
+            pairs = sum(num_pairs(self._ranks[part]) for part in members)
             objective = DpoObjective(
                 pairs, section.loss, section.beta, section.label_smoothing, section.rpo_alpha
             )
             return Term(replace(taken, groups=groups), objective)
-        desirable = int((self.ranks[rows] == 1).sum())
+        desirable = int((self._ranks[rows] == 1).sum())
         objective = KtoObjective(
             self._reference_point(rows, learner),
             (desirable, len(rows) - desirable),
@@ -163,37 +174,16 @@ class _Rows:
 
     def _reference_point(self, rows: np.ndarray, learner: LearnerPool) -> float:
         """Return z of a step on ``rows``, under the weights at its start."""
-        if self.others is None:
+        if self._others is None:
             return 0.0
-        others = self.others.take(rows)
+        others = self._others.take(rows)
         scores = learner.logprobs(others, targets="loss_mask").result()
-        return reference_point(_sums(scores.logprobs, others), self.reference[rows])
+        return reference_point(_sums(scores.logprobs, others), self._reference[rows])
 
 
 def num_pairs(ranks: np.ndarray) -> int:
     """Return the pairs of unequal rank among the responses of one prompt with ``ranks`` [rows]."""
     return int((ranks[:, None] < ranks[None, :]).sum())
-
-
-def _rows_of(table: pl.DataFrame, split: str, section: PreferenceSection) -> _Rows:
-    """Return the rows of ``split``; ``table``: Preferences with the columns of ``REFERENCE``."""
-    mine = table.filter(pl.col("split") == split)
-    plain, ranks = _of_responses(mine), mine["rank"].to_numpy()
-    known = to_arrays(mine["logprobs"])
-    of_reference = [
-        _placed(values, mask) for values, mask in zip(known, plain.loss_mask, strict=True)
-    ]
-    kto = section.algorithm == "kto"
-    name, field = ("desirable", ranks == 1) if kto else ("ranks", ranks)
-    per_token = {"ref_logprobs": of_reference, name: on_every_token(plain, field)}
-    return _Rows(
-        section,
-        replace(plain, per_token=per_token),
-        ranks,
-        list(np.arange(mine.height)[:, None]) if kto else by_prompt(mine),
-        other_sequences(mine, section.max_tokens) if kto else None,
-        np.array([row.sum(dtype=np.float64) for row in to_arrays(mine["other_logprobs"])]),
-    )
 
 
 def _placed(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -223,8 +213,8 @@ class PreferenceBatches:
         assert preferences.select("uid", "sample").equals(reference.select("uid", "sample"))
         table = preferences.hstack(reference.drop("uid", "sample"))
         self._section, self._learner, self._seed = section, learner, seed
-        self._train = _rows_of(table, "train", section)
-        self._held = _rows_of(table, "validation", section)
+        self._train = _Rows(table, "train", section)
+        self._held = _Rows(table, "validation", section)
         steps = section.epochs * epoch_steps(len(self._train.units), section.batch_size)
         self.total_steps = min(steps, section.max_steps or steps)
 
