@@ -90,12 +90,6 @@ class _Actor(Traveller):
             return super().call(method, args, kwargs, folders)
 
 
-def _titled(target: str) -> type[_Actor]:
-    """Return an actor whose process has the title ``ray::Learner`` where ``target`` is a
-    Learner."""
-    return type(target.rpartition(":")[2], (_Actor,), {})
-
-
 def _require_ray(meanwhile: str) -> None:
     """Raise WorkerDied where one of Ray's own processes has ended; those of an existing cluster
     are not looked at."""
@@ -342,9 +336,11 @@ class RayCluster:
                 require, folders = partial(hosts.require, placement.host), named(args)
         # To workers with variables alone, engines among them: Ray sets up an environment for each.
         runtime_env = {"env_vars": {**variables, LABEL: label} if variables else {}}
+        # The title of the process is ``ray::Learner`` where ``target`` is a Learner.
+        titled = type(target.rpartition(":")[2], (_Actor,), {})
         with _asking_ray(f"worker '{name}' was to start"):
             actor = (
-                ray.remote(_titled(target))
+                ray.remote(titled)
                 .options(num_cpus=0, num_gpus=placement.gpus, runtime_env=runtime_env, **options)
                 .remote(target, label.encode(), secrets, placement.host, elsewhere=elsewhere)
             )

@@ -180,7 +180,7 @@ class LearnerPool:
     def save(self, directory: str | Path) -> LearnerFuture[None]:
         """``Learner.save``. Calls made meanwhile wait for it first: while a rank saves, its silence
         would count as that of the next call."""
-        wait = self._start("save", self._same(str(directory)))
+        wait = self._start("save", [(str(directory),)] * len(self._workers))
         self._saving = LearnerFuture(lambda: wait()[0])
         return self._saving
 
@@ -203,10 +203,7 @@ class LearnerPool:
 
     def _call(self, method: str, *same: Any) -> list[Any]:
         """Return what ``method`` returns on every rank, given the ``same`` arguments."""
-        return self._start(method, self._same(*same))()
-
-    def _same(self, *arguments: Any) -> list[tuple]:
-        return [arguments] * len(self._workers)
+        return self._start(method, [same] * len(self._workers))()
 
     def _start(
         self, method: str, arguments: Sequence[tuple], **options: Any
