@@ -142,7 +142,6 @@ class RolloutEngine(Protocol):
 
     def close(self) -> None:
         """Free the engine. Idempotent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from polars.datatypes import DataTypeClass
 
 
 def to_arrays(series: pl.Series) -> list[np.ndarray]:
@@ -19,7 +20,7 @@ def to_arrays(series: pl.Series) -> list[np.ndarray]:
 
 
 def from_arrays(
-    name: str, arrays: Sequence[np.ndarray] | Sequence[list], dtype: pl.DataType | type[pl.DataType]
+    name: str, arrays: Sequence[np.ndarray] | Sequence[list], dtype: pl.DataType | DataTypeClass
 ) -> pl.Series:
     """Return a list series of inner type ``dtype`` with one row per array."""
     lengths = np.fromiter(map(len, arrays), dtype=np.int64, count=len(arrays))
@@ -28,7 +29,7 @@ def from_arrays(
 
 
 def from_flat(
-    name: str, values: np.ndarray, lengths: np.ndarray, dtype: pl.DataType | type[pl.DataType]
+    name: str, values: np.ndarray, lengths: np.ndarray, dtype: pl.DataType | DataTypeClass
 ) -> pl.Series:
     """Return a list series of inner type ``dtype``, ``lengths`` [rows] of the ``values`` each."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -27,7 +27,7 @@ def test_learners_follow_each_other_in_one_run(tmp_path: Path) -> None:
             == before
         )
         workers.restart()
-        assert workers.reference(tmp_path).stamp() == before
+        assert workers.learner(tmp_path, None, name="reference").stamp() == before
 
 
 def test_gpus_are_counted_for_all_workers_before_one_starts() -> None:
