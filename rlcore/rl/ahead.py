@@ -176,6 +176,7 @@ class Ahead:
     def _draw(self, draw: Draw, gap: float) -> int:
         """Draw an iteration; return the places of the prompt stream that it used."""
         drawing = self._drawing
+        drawing.records.forget()
         groups = DrawnGroups(wanted=self._rl.rollout.prompts)
         while not groups.full:
             rollouts = drawing.rollout(draw, groups)

@@ -49,7 +49,7 @@ class Drawing:
         with self.metrics.timed("gen"):
             weights = self.records.parent(draw.sampler, "weights")
             if found := self.records.find("rollouts", name, weights):
-                sampled = self.records.store.table(found, "rollouts")
+                sampled = self.records.table(found, "rollouts")
                 # Recorded by an earlier attempt, which may have been at other weights here.
                 if set(sampled["weight_digest"]) == {draw.stamp.digest}:
                     return found
@@ -69,7 +69,7 @@ class Drawing:
             parents = {"rollouts": rollouts}
             if found := self.records.find("rewards", rollouts.key, parents):
                 return found
-            table_of, tables = self.records.store.table, {}
+            table_of, tables = self.records.table, {}
             episodes = table_of(rollouts, "episodes") if "episodes" in rollouts.rows else None
             for table, scored in (("rollouts", "rewards"), ("baselines", "baseline_rewards")):
                 if table in rollouts.rows:
@@ -86,7 +86,7 @@ class Drawing:
     ) -> DrawnGroups:
         """Return ``groups`` with a round's groups added: all of them, or those with a signal."""
         section = self.recipe.rl.algorithm.dynamic_sampling
-        frame = drawn(self.records.store.table, [(rollouts, rewards)])
+        frame = drawn(self.records.table, [(rollouts, rewards)])
         places = self.stream.round_size
         if section is None:
             uids = frame["uid"].unique(maintain_order=True).to_list()

@@ -9,7 +9,7 @@ behind them.
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -38,7 +38,9 @@ PREVIOUS = "previous"  # the role of the record before
 class RunRecords:
     """Writes records below ``key``; one that an earlier attempt left is found again.
 
-    ``fence`` is entered to write or drop a record, and raises where that may be no more.
+    What this process has written or found in the iteration under way it keeps, so that a phase has
+    from memory what the one before it recorded. ``fence`` is entered to write or drop a record, and
+    raises where that may be no more.
     """
 
     store: ArtifactStore
@@ -46,6 +48,17 @@ class RunRecords:
     lineage: Lineage
     log: Callable[[str], None]
     fence: Callable[[], AbstractContextManager[None]] = nullcontext
+    _made: dict[tuple[str, str], tuple[ArtifactRef, Lineage | Manifest]] = field(
+        default_factory=dict, init=False
+    )  # by kind and name
+    _frames: dict[tuple[str, str], pl.DataFrame] = field(
+        default_factory=dict, init=False
+    )  # by content and table
+
+    def forget(self) -> None:
+        """Let go of what the iteration that ends has kept."""
+        self._made.clear()
+        self._frames.clear()
 
     def name(self, iteration: int, suffix: str = "") -> str:
         """Return the key of an iteration's record; ``suffix`` distinguishes generation rounds."""
@@ -59,10 +72,12 @@ class RunRecords:
         metadata: Mapping[str, Any] | None = None,
     ) -> ArtifactRef | None:
         """Return what was recorded from the same ``parents`` with the same ``metadata``."""
-        found = self.store.find_or_discard(kind, name, self.log)
-        if found is None:
-            return None
-        made = self.store.manifest(found)
+        if (kind, name) not in self._made:
+            found = self.store.find_or_discard(kind, name, self.log)
+            if found is None:
+                return None
+            self._made[kind, name] = found, self.store.manifest(found)
+        found, made = self._made[kind, name]
         # By content: a record stays when its parents were written again with equal bytes.
         is_same = digests(parents or {}).items() <= digests(made.parents).items()
         known = all(made.metadata.get(name) == value for name, value in (metadata or {}).items())
@@ -87,12 +102,18 @@ class RunRecords:
 
     def drawn(self, groups: DrawnGroups) -> pl.DataFrame:
         """Return the frame (``batch``) of every group of all rounds."""
-        return drawn(self.store.table, groups.rounds)
+        return drawn(self.table, groups.rounds)
 
     def trained(self, groups: DrawnGroups, advantages: ArtifactRef) -> pl.DataFrame:
         """Return the frame of the groups that train, with their advantages."""
         kept = of_prompts(self.drawn(groups), groups.kept)
-        return beside(kept, self.store.table(advantages, "advantages"))
+        return beside(kept, self.table(advantages, "advantages"))
+
+    def table(self, ref: ArtifactRef, name: str) -> pl.DataFrame:
+        """Return a table of a record: as this process wrote it, or read from the store, once."""
+        if (ref.sha256, name) not in self._frames:
+            self._frames[ref.sha256, name] = self.store.table(ref, name)
+        return self._frames[ref.sha256, name]
 
     def begin(
         self, state: LoopState, tensors: Mapping[str, str], parents: Mapping[str, ArtifactRef]
@@ -112,11 +133,12 @@ class RunRecords:
         assert learnt_from is not None, "an update learns from recorded advantages"
         drawn = {
             role: parent
-            for role, parent in self.store.manifest(learnt_from).parents.items()
+            for role, parent in self._made["advantages", learnt_from.key][1].parents.items()
             if parent.kind in ("rollouts", "rewards")
         }
         parents = {"advantages": learnt_from, **drawn, **self.parent(state.iteration - 1, PREVIOUS)}
         self._record(state, before, tensors, parents)
+        self.forget()
 
     def parent(self, iteration: int, role: str) -> dict[str, ArtifactRef]:
         """Return the record of ``iteration`` as a parent with this role, none where it was
@@ -149,7 +171,7 @@ class RunRecords:
         )
         name = self.name(state.iteration)
         if (found := self.find(KIND, name)) is not None:
-            same_parents = digests(self.store.manifest(found).parents) == digests(parents)
+            same_parents = digests(self._made[KIND, name][1].parents) == digests(parents)
             if same_parents and self.store.table(found, KIND).equals(row):
                 return  # rollouts of an earlier attempt may already name it
         tables = {KIND: row, "weights": weights}
@@ -160,7 +182,10 @@ class RunRecords:
     ) -> ArtifactRef:
         with self.fence():
             self.store.discard(kind, name)
-            return self.store.put(kind, name, tables=tables, lineage=lineage)
+            ref = self.store.put(kind, name, tables=tables, lineage=lineage)
+        self._made[kind, name] = ref, lineage
+        self._frames.update({(ref.sha256, table): frame for table, frame in tables.items()})
+        return ref
 
 
 def digests(parents: Mapping[str, ArtifactRef]) -> dict[str, str]:
