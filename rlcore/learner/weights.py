@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from safetensors.torch import _TYPES
 
 from rlcore.learner.engine import FrozenEngine, TrainEngine
 from rlcore.learner.model import write_hf_directory
@@ -21,7 +20,18 @@ from schemas.model import Adapter
 
 # Of the safetensors format: 8 bytes with the length of the header, the header (JSON), the tensors.
 _LENGTH = struct.Struct("<Q")
-_DTYPES = {dtype: name for name, dtype in _TYPES.items()}
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 class SharedState:
