@@ -46,6 +46,9 @@ class Echo(RolloutEngine):
     def probe(self, token_ids: list[list[int]]) -> list[list[float]]:
         return [[float(len(ids))] for ids in token_ids]
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 def pool_of(*engines: Any) -> EnginePool:
     workers = [InProcessWorker.of(f"engine {i}", engine) for i, engine in enumerate(engines)]
