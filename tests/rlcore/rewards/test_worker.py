@@ -249,8 +249,8 @@ from rlcore.rewards.types import RewardRow
 from schemas.rl import RewardFunction, RewardSection
 from tests.rlcore.rewards.scoring import ERROR, HERE, OK, TIMEOUT, Scoring, Start, outcomes, rows
 worker = RewardWorker(RewardSection(functions=(RewardFunction(name="reward_samples:by_command"),)))
-score = lambda text, limit: worker.score(
-    [RewardRow("t", "s", text, "1", {}, "stop", 1, "p")], limit, kind="rows")[0][0]
+row = lambda text: RewardRow("t", "s", text, "1", {}, "stop", 1, "p")
+score = lambda text, limit: next(iter(worker.score([row(text)], limit, kind="rows")[0].values()))
 print(int(score("pid", 9).score), flush=True)
 score("%s", 1.0)
 """
