@@ -4,10 +4,13 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from flows.paths import ROOT
 from tests.bench.peers.processes import STEP, importing
 
 
+@pytest.mark.slow
 def test_a_small_one_tells_each_phase_and_what_it_left() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.size", json.dumps({"prompts": 8})],
