@@ -125,10 +125,13 @@ def start_server(home: Path = HOME, port: int = PORT, reports: Path = REPORTS) -
     running = services.find(home, "server")
     if running is not None:
         return running
-    port = services.own_port(home, port)
-    command = [sys.executable, "-m", "flows.server", "--port", str(port), "--reports", str(reports)]
-    environment = {**services.without_keys(os.environ), **server_settings(home, port)}
-    return services.start(home, "server", command, environment, cwd=ROOT, port=port)
+    # Bound here and handed over: until the server could, seconds pass, and another may be faster.
+    with services.own_socket(home, port) as listener:
+        port, fd = listener.getsockname()[1], listener.fileno()
+        command = [sys.executable, "-m", "flows.server", f"--port={port}", f"--fd={fd}"]
+        command += ["--reports", str(reports)]
+        environment = {**services.without_keys(os.environ), **server_settings(home, port)}
+        return services.start(home, "server", command, environment, cwd=ROOT, port=port, fds=[fd])
 
 
 def wait_healthy(home: Path, server: services.Service) -> None:

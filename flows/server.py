@@ -16,9 +16,11 @@ import base64
 import json
 import os
 import secrets
+import socket
 import sys
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -241,7 +243,7 @@ def create_guarded_app(reports: Path, names: Collection[str] = ()) -> ASGIApp:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until a signal ends it; return 2 where it may not start."""
+    """Serve until a signal ends it; return 2 where it may not start, and 1 where it could not."""
     for name, value in BATCHED.items():
         os.environ.setdefault(name, value)
     import uvicorn
@@ -261,7 +263,7 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    uvicorn.run(
+    config = uvicorn.Config(
         app,
         host=options.listen,
         port=options.port,
@@ -271,12 +273,16 @@ def main(arguments: list[str] | None = None) -> int:
         ws_ping_timeout=settings.api.websocket_ping_timeout,
         log_level=settings.logging_level.lower(),
     )
-    return 0
+    server = uvicorn.Server(config)
+    with suppress(KeyboardInterrupt):
+        server.run(sockets=None if options.fd is None else [socket.socket(fileno=options.fd)])
+    return 0 if server.started else 1
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m flows.server", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--fd", type=int, help="a socket that listens there already")
     parser.add_argument("--reports", type=Path, required=True, help="folder of report folders")
     parser.add_argument(
         "--listen", default=LOOPBACK[0], metavar="ADDRESS", help="address (default: %(default)s)"

@@ -112,8 +112,10 @@ def start(
     *,
     cwd: Path,
     port: int | None = None,
+    fds: Sequence[int] = (),
 ) -> Service:
-    """Start ``command`` in its own session, so that it outlives the terminal; return it.
+    """Start ``command`` in its own session, so that it outlives the terminal; return it. It
+    inherits the files ``fds``.
 
     What it and all that it starts write is for its owner only, but where a folder's default ACL
     says otherwise: logs and databases have what gives access, and stores what models learnt from.
@@ -130,6 +132,7 @@ def start(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             umask=PRIVATE,
+            pass_fds=fds,
         )
     service = Service(name, process.pid, psutil.Process(process.pid).create_time(), port)
     write_atomically(home / f"{name}.json", json.dumps(asdict(service)))
@@ -241,6 +244,14 @@ def own_port(home: Path, default: int) -> int:
         print(f"port {default} is taken: the Prefect server is on {port}", file=sys.stderr)
     write_atomically(home / _PORT, str(port))
     return port
+
+
+def own_socket(home: Path, default: int) -> socket.socket:
+    """Return a socket that listens on ``own_port``."""
+    while True:
+        port = own_port(home, default)
+        with suppress(OSError):  # taken since
+            return socket.create_server((HOST, port), backlog=128)
 
 
 def choose_port(home: Path, port: int) -> None:

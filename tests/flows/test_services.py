@@ -91,6 +91,29 @@ def test_that_the_usual_port_is_taken_is_said_once(
     assert said == f"port {usual} is taken: the Prefect server is on {port}\n"
 
 
+def test_of_two_servers_that_start_at_once_each_has_its_own_port(tmp_path: Path) -> None:
+    """A server takes seconds until it listens, and by then the other had what both had chosen."""
+    usual = services.free_port()
+    homes = [tmp_path / name for name in ("a", "b")]
+    for home in homes:
+        home.mkdir()
+    with (
+        services.own_socket(homes[0], usual) as first,
+        services.own_socket(homes[1], usual) as second,
+    ):
+        ports = [each.getsockname()[1] for each in (first, second)]
+        assert ports[0] == usual != ports[1]
+        script = (
+            "import socket, sys; print(socket.socket(fileno=int(sys.argv[1])).getsockname()[1])"
+        )
+        command = [sys.executable, "-c", script, str(second.fileno())]
+        child = services.start(
+            homes[1], "server", command, os.environ, cwd=tmp_path, fds=[second.fileno()]
+        )
+    psutil.wait_procs([psutil.Process(child.pid)], timeout=60)
+    assert services.log_path(homes[1], "server").read_text() == f"{ports[1]}\n"
+
+
 def test_a_port_that_its_last_holder_leaves_is_waited_for(tmp_path: Path) -> None:
     """Else a server that was killed comes back elsewhere, and every bookmark is dead."""
     with socket.socket() as holder:
