@@ -71,9 +71,24 @@ def _is_called(run: FlowRun, name: str) -> bool:
     return by_id or name == folder_of(run)
 
 
-def states() -> dict[str, str]:
-    """Return the name of each run's state by the first eight digits of its id."""
-    return {str(run.id)[:ID_DIGITS]: (run.state_name or "unknown").lower() for run in _read()}
+def states(*, of_this_machine: bool) -> dict[str, str]:
+    """Return the name of each run's state by the first eight digits of its id.
+
+    Of a server whose runs are all ``of_this_machine``, a running one whose process is gone is
+    crashed, before anything has told the server so: a machine that was switched off does not.
+    """
+    return {
+        str(run.id)[:ID_DIGITS]: "crashed"
+        if of_this_machine and _was_lost(run)
+        else (run.state_name or "unknown").lower()
+        for run in _read()
+    }
+
+
+def _was_lost(run: FlowRun) -> bool:
+    # The pipeline of a retraining is in that one's process, and has no number.
+    begun = run.state_type is StateType.RUNNING and run.infrastructure_pid is not None
+    return begun and executing(run) is None
 
 
 def ending(digits: str) -> tuple[str, str] | None:

@@ -1,9 +1,13 @@
 """A run is found by the names that a person has at hand."""
 
+import subprocess
+
 import pytest
 from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.states import Running
 
-from flows.flow_runs import find_run, whole
+from flows.flow_runs import find_run, states, whole
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(120)
@@ -29,3 +33,20 @@ def test_the_pipeline_of_a_retraining_ends_with_the_retraining(prefect_server: s
     assert called.name == "called"
     assert whole(called).name == "calls"
     assert whole(whole(called)) == whole(called)
+
+
+def test_a_run_that_was_switched_off_with_its_machine_is_not_called_running(
+    prefect_server: str,
+) -> None:
+    """Nothing tells the server so before its automation looks, and that looks while it is up."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    run = flow(name="rl-pipeline")(lambda: None)
+    with get_client(sync_client=True) as client:
+        created = client.create_flow_run(run, name="switched-off", state=Running())
+        digits = str(created.id)[:8]
+        # Without a number it may be a retraining's, in the process of that one.
+        assert states(of_this_machine=True)[digits] == "running"
+        client.update_flow_run(created.id, infrastructure_pid=str(process.pid))
+        assert states(of_this_machine=True)[digits] == "crashed"
+        assert states(of_this_machine=False)[digits] == "running"
