@@ -36,7 +36,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print recipe, batch arithmetic, and estimates of what is not in the store yet",
+        help="print what would run, batches, memory, disk, and what differs from the defaults",
     )
     parser.add_argument(
         "--call-judges",
@@ -99,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
         print(render_plan(start, found))
         origins = Origins(options.recipe, overrides, directory=RECIPES)
         print("Values that differ from the defaults", *origins.lines(), sep="\n  ")
+        print(f"\nThe others: `rl-pipeline explain SECTION {options.recipe}`, e.g. rl.algorithm")
         return 0
     return execute(options, options.recipe, overrides, options.refresh)
 

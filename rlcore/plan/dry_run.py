@@ -12,15 +12,14 @@ from rlcore.plan.machine import Fit
 from rlcore.plan.memory import LearnerMemory, gib
 from rlcore.plan.preconditions import StartCheck
 from rlcore.plan.states import InStore, state_lines
-from rlcore.recipes.text import write_yaml
 from schemas.hardware import AUTO, LearnerHardware
 from schemas.judges import judges_used
 from schemas.recipe import Recipe
 
 
 def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noqa: B008 - frozen
-    """Return the plan of a run that may start as plain text: recipe, batches, memory, disk,
-    and what the diagnostics report on the recipe alone.
+    """Return the plan of a run that may start as plain text: batches, memory, disk, and what the
+    diagnostics report on the recipe alone.
 
     ``in_store``: what a run would not make again; nothing where nobody has looked.
     """
@@ -28,7 +27,6 @@ def render_plan(start: StartCheck, in_store: InStore = InStore()) -> str:  # noq
     recipe, sandbox = fit.recipe, start.sandbox
     sections = {
         "What would run": state_lines(in_store.states),
-        "Resolved recipe": write_yaml(recipe.model_dump(mode="json")).rstrip().split("\n"),
         "Data": start.rehearsal.lines() if start.rehearsal else (),
         "Batch arithmetic": batch_lines(recipe, data, fit.batches),
         "Judges": _judge_lines(recipe, data),

@@ -95,7 +95,7 @@ class Origins:
 
 
 def brief(value: Any) -> str:
-    """Return a value as YAML, cut to ``SHOWN_CHARACTERS``; "-" for none."""
+    """Return a value as one line of YAML, cut to ``SHOWN_CHARACTERS``; "-" for none."""
     if value is NO_VALUE or isinstance(value, Section):
         return "-" if value is NO_VALUE else "section"
     plain = list(value) if isinstance(value, tuple) else value
@@ -105,7 +105,7 @@ def brief(value: Any) -> str:
             for name, one in plain.items()
         }
     text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
-    text = text.strip().removesuffix("...").strip()  # YAML's end marker
+    text = " ".join(text.strip().removesuffix("...").split())  # YAML's end marker
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
 
 
