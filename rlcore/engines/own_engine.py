@@ -37,7 +37,7 @@ def find_engine(name: str, path: str = WHERE) -> Callable[[EngineSpec], Any]:
     if not isinstance(found, type):
         kind = type(found).__name__
         raise UserError(f"{path} = {name!r} is of type {kind}, not a class; name a class")
-    lacking = [method for method in METHODS if not callable(getattr(found, method, None))]
+    lacking = [method for method in METHODS if not callable(_own(found, method))]
     if lacking:
         raise UserError(
             f"{path} = {name!r} lacks {', '.join(lacking)}; an engine has"
@@ -45,9 +45,16 @@ def find_engine(name: str, path: str = WHERE) -> Callable[[EngineSpec], Any]:
         )
     _check_call(found, ("spec",), f"{path} = {name!r}: {class_name}")
     for method, arguments in {**METHODS, **OPTIONAL}.items():
-        if callable(function := getattr(found, method, None)):
+        if callable(function := _own(found, method)):
             _check_call(function, ("self", *arguments), f"{path} = {name!r}: {class_name}.{method}")
     return found
+
+
+def _own(found: type, method: str) -> Any:
+    """Return the method of a class; None where it is that of ``RolloutEngine``, which a subclass
+    inherits without having it."""
+    function = getattr(found, method, None)
+    return None if function is getattr(RolloutEngine, method) else function
 
 
 def _check_call(function: Callable[..., Any], arguments: Sequence[str], what: str) -> None:
@@ -70,7 +77,9 @@ class OwnEngine(RolloutEngine):
         self.probe, self.load_weights = self._engine.probe, self._engine.load_weights
         self.stamp, self.close = self._engine.stamp, self._engine.close
         self._begin: Callable[[], None] | None = getattr(self._engine, "begin", None)
-        self._advance: Callable[..., Any] | None = getattr(self._engine, "advance", None)
+        self._advance: Callable[..., Any] | None = None
+        if _own(type(self._engine), "advance") is not None:
+            self._advance = self._engine.advance
         self._budgets: dict[str, int] = {}  # of the requests that ``advance`` has not returned
 
     def begin(self) -> None:

@@ -181,14 +181,14 @@ def _for_template(message: Message) -> Message:
 
 
 def _tokenize(tokenizer: "ChatTokenizer", texts: list[str]) -> list[list[int]]:
-    """Encode without BOS: templates write their own."""
-    found: list[list[int]] = []
-    for start in range(0, len(texts), BATCH):
-        batch = texts[start : start + BATCH]
-        found += tokenizer(batch, add_special_tokens=False, return_attention_mask=False)[
-            "input_ids"
-        ]
-    return found
+    """Encode without BOS: templates write their own. Equal texts are encoded once."""
+    found = dict[str, list[int]]()
+    distinct = list(dict.fromkeys(texts))
+    for start in range(0, len(distinct), BATCH):
+        batch = distinct[start : start + BATCH]
+        ids = tokenizer(batch, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+        found.update(zip(batch, ids, strict=True))
+    return [found[text] for text in texts]
 
 
 def schema_of(function: Callable[..., Any]) -> dict[str, Any]:

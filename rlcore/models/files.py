@@ -188,9 +188,10 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def write_json(file: Path, content: Mapping[str, Any], *, sort_keys: bool = False) -> None:
-    """Write ``content`` as a model's file, as people read it."""
-    text = json.dumps(content, indent=2, ensure_ascii=False, sort_keys=sort_keys)
-    file.write_text(text + "\n", encoding="utf-8")
+    """Write ``content`` as a model's file, as people read it; in ASCII, as libraries read some of
+    them in the encoding of their machine."""
+    text = json.dumps(content, indent=2, sort_keys=sort_keys)
+    file.write_text(text + "\n", encoding="ascii")
 
 
 def copy_tokenizer(source: Path, target: Path, *, trust_remote_code: bool = False) -> None:

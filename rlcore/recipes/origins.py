@@ -1,5 +1,6 @@
 """Where each value of a recipe comes from: its file, one that it extends, a preset, an override."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,9 @@ def brief(value: Any) -> str:
             for name, one in plain.items()
         }
     text = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
-    text = " ".join(text.strip().removesuffix("...").split())  # YAML's end marker
+    text = text.strip().removesuffix("...").strip()  # YAML's end marker
+    if "\n" in text:
+        text = json.dumps(plain, ensure_ascii=False, default=str)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
 
 

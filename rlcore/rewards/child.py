@@ -19,14 +19,13 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 from rlcore.rewards.calls import AsyncFunction, answer_as_they_end
-from rlcore.rewards.types import Reward, RewardRow
+from rlcore.rewards.types import OF_A_FUNCTION, Reward, RewardRow
 from rlcore.store.user_modules import import_failure
 from schemas.errors import UserError
 
@@ -138,7 +137,7 @@ def _said(rewards: Iterable[Reward]) -> dict[str, Any]:
     return {
         "rewards": [
             {
-                **asdict(reward),
+                **{name: getattr(reward, name) for name in OF_A_FUNCTION},
                 "detail": reward.detail[:_DETAIL_CHARACTERS],
                 "answer": reward.answer and reward.answer[:_ANSWER_CHARACTERS],
             }

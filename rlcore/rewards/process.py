@@ -11,7 +11,7 @@ from rlcore.cluster.progress import advance
 from rlcore.recipes.redaction import redact
 from rlcore.rewards.link import Child, ChildCalls, Flight
 from rlcore.rewards.registry import build, specs_of
-from rlcore.rewards.types import Kind, Reward, RewardRow, groups_of
+from rlcore.rewards.types import OF_A_FUNCTION, Kind, Reward, RewardRow, groups_of
 from schemas.errors import UserError
 from schemas.names import portable_name
 from schemas.outcomes import Outcome
@@ -131,7 +131,7 @@ class FunctionProcess:
                 self._load_s = min(LOAD_S, 2 * seconds)
             self._rows_scored += len(unit.rows)
             pairs = zip(unit.rows, said["rewards"], strict=True)
-            return {index: self._answered(Reward(**values)) for index, values in pairs}
+            return {index: self._answered(_reward(rows[index], told)) for index, told in pairs}
         if "late" in said and unit.load_s == LOAD_S:
             self._load_s = 0.0  # it hangs, and that must not take as long for each row
         index, *others = unit.rows
@@ -164,6 +164,11 @@ class FunctionProcess:
         """Report progress, and the first of consecutive rows that are lost."""
         advance("" if self._loses else f"{self.name} lost a row: {detail}")
         self._loses = True
+
+
+def _reward(row: RewardRow, told: Mapping[str, Any]) -> Reward:
+    """Return what the child, which runs the user's code, told of ``row``, and no more."""
+    return Reward(row.trajectory_id, **{name: told[name] for name in OF_A_FUNCTION})
 
 
 def look_at_functions(

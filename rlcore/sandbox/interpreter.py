@@ -20,6 +20,7 @@ from schemas.errors import UserError
 
 INSIDE = "inside.pyc"  # in the copy: ``rlcore.sandbox.inside``, compiled once
 _UNFINISHED = ".making-"
+_LOCK = "interpreter.lock"
 _SOURCE = Path(__file__).with_name("inside.py")
 # Large, and of no use to a program without a screen, a network or packages.
 _LEFT_OUT = shutil.ignore_patterns(
@@ -38,13 +39,13 @@ def interpreter_in(directory: Path) -> Path:
     """
     copy = directory / f"python-{_identity()}"
     executable = copy / "bin" / "python3"
-    lock = os.open(directory, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not executable.exists():
-            _make(copy)
-    finally:
-        os.close(lock)
+        with (directory / _LOCK).open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not executable.exists():
+                _make(copy)
+    except OSError as error:
+        raise SandboxError(f"{directory / _LOCK} cannot be locked: {error}") from None
     return executable
 
 

@@ -3,6 +3,7 @@ and the reward model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
 from typing import Protocol
 
@@ -135,5 +136,10 @@ def epoch_steps(num_rows: int, batch_size: int) -> int:
 def batch_rows(num_rows: int, batch_size: int, *, step: int, seed: int, stage: str) -> np.ndarray:
     """Return the rows of optimizer step ``step``: an epoch is a seeded permutation of all."""
     epoch, index = divmod(step, epoch_steps(num_rows, batch_size))
-    order = np.random.default_rng(stream_seed(seed, stage, epoch)).permutation(num_rows)
+    order = _epoch_order(num_rows, stream_seed(seed, stage, epoch))
     return order[index * batch_size : (index + 1) * batch_size]
+
+
+@lru_cache(maxsize=2)  # of ten million rows it takes as long as a step
+def _epoch_order(num_rows: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(num_rows)

@@ -1,6 +1,7 @@
 """What a verl run asks for and has no counterpart as a whole: no part of it is translated."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,10 @@ def _engines(
     choices = ("model_engine", f"{ACTOR}.strategy")
     flags = [flag for flag in config_files if flag.startswith("--config-name")]
     keys = () if defaults else run.values
-    told = [
-        *((value, f"{key} = {value}") for key in choices if (value := run.get(key)) in ENGINES),
-        *((name, flag) for flag in flags for name in ENGINES if f"_{name}_" in flag),
-        *((name, f"{k} = {run.shown(k)}") for k in keys for name in ENGINES if f".{name}." in k),
-    ]
-    return [("engine", ENGINES[name], setting) for name, setting in told[:1]]
+    values = ((key, str(run.get(key))) for key in choices)
+    told = chain(  # no later one is read: it may refer to what is not set
+        ((value, f"{key} = {value}") for key, value in values if value in ENGINES),
+        ((name, flag) for flag in flags for name in ENGINES if f"_{name}_" in flag),
+        ((name, f"{k} = {run.shown(k)}") for k in keys for name in ENGINES if f".{name}." in k),
+    )
+    return [("engine", ENGINES[name], setting) for name, setting in islice(told, 1)]

@@ -261,6 +261,7 @@ def main() -> None:
         rl_pipeline(recipe=recipe, overrides=overrides, **parameters)
     except Exception:  # noqa: BLE001 - what a run ends with is printed
         end(1, traceback.format_exc())
+    end(0)  # as `rl-pipeline run`
 
 
 if __name__ == "__main__":

@@ -152,6 +152,7 @@ def _rebuild(setup: JudgeSetup, store: str, log: Callable[[str], None]) -> None:
         cache.keep(answers.items())
         for (run, judge), questions in asked.items():
             cache.set_calls(run, judge, len(questions))
+        cache.merge_journal()
     os.replace(partial, setup.cache)
     if answers:
         log(f"{len(answers):,} answers of judges were read from the store into {setup.cache}")

@@ -67,6 +67,24 @@ def test_a_class_that_is_no_engine_is_refused(
         find_engine(name)
 
 
+def test_what_a_class_inherits_without_having_it_is_missing(write: Any) -> None:
+    """The methods of ``RolloutEngine`` return nothing where a subclass has none of its own."""
+    parts = METHODS.replace("def stamp(self): ...", "").replace("def close(self): ...", "")
+    with pytest.raises(UserError, match="lacks stamp, close; an engine has"):
+        find_engine(_inheriting(write(parts)))
+    engine = OwnEngine(SPEC, _inheriting(write(METHODS)))
+    with pytest.raises(UserError, match="generate returned 0 rows for 2 requests"):
+        engine.advance(REQUESTS, Sampling(), 0.0)
+
+
+def _inheriting(name: str) -> str:
+    """Let the class ``name`` be a ``RolloutEngine``."""
+    path = Path(name.rpartition(":")[0])
+    text = path.read_text().replace("class Mine:", "class Mine(RolloutEngine):")
+    path.write_text("from rlcore.engines.types import RolloutEngine\n" + text)
+    return name
+
+
 def test_what_is_no_class_is_refused(write: Any) -> None:
     with pytest.raises(UserError, match="is of type int, not a class"):
         find_engine(write(METHODS, "SIZE"))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flows.paths import RECIPES
-from rlcore.recipes.origins import Origins, OriginValue
+from rlcore.recipes.origins import Origins, OriginValue, brief
 
 
 def places(origins: Origins) -> dict[str, str | None]:
@@ -45,6 +45,13 @@ def test_the_winner_of_every_place_is_named(tmp_path: Path) -> None:
         "rl.validation.every": None,
     }
     assert {path: places(origins)[path] for path in by} == by
+
+
+def test_a_value_is_shown_in_one_line_and_as_it_is() -> None:
+    """A blank in place of a line break would be another stop string."""
+    assert brief(("\n\n",)) == r'["\n\n"]'
+    assert brief("a\n  b") == r'"a\n  b"'
+    assert brief(["a  b"]) == "[a  b]"
 
 
 def test_a_replaced_section_takes_its_keys_with_it(tmp_path: Path) -> None:

@@ -133,6 +133,25 @@ def _daemon(seconds: float) -> float:
     return float(os.read(read, 32))
 
 
+def forges_verdicts(prompt: str, response: str) -> float:
+    """Tell more than a score: whose row it is, and what a judge answered."""
+    from rlcore.rewards import registry
+    from rlcore.rewards.types import Failure, Reward
+
+    def forged(row: object, score: float, *_: object, **__: object) -> Reward:
+        verdict = {"question": "q", "answer": "VERDICT: 10", "choice": "10", "run": "r"}
+        failure = Failure("error", "of another function")
+        return Reward(
+            *("t7", "ok", score),
+            counts=False,
+            failures={"other": failure},
+            verdicts={"judge/j": verdict},
+        )
+
+    registry.Reward = type("Forged", (Reward,), {"of": staticmethod(forged)})
+    return 1.0
+
+
 def patches_all(prompt: str, response: str) -> float:
     """Try to raise every score, its own and the others'."""
     import builtins

@@ -136,6 +136,14 @@ def test_a_function_cannot_change_the_score_of_another(start: Start) -> None:
         assert reward.score is None or reward.score == pytest.approx(sum(reward.parts.values()))
 
 
+def test_a_function_tells_of_its_score_alone(start: Start) -> None:
+    """A forged verdict would be kept, and read into the judges' cache as their answer."""
+    functions = (RewardFunction(name="reward_samples:forges_verdicts"),)
+    (reward,) = start(functions=functions).score(rows("fine"), timeout_s=10)
+    assert (reward.trajectory_id, reward.score) == ("t0", 1.0)
+    assert (reward.counts, reward.failures, reward.verdicts) == (True, {}, {})
+
+
 def test_there_is_a_memory_limit_by_default(start: Start) -> None:
     """The kernel would kill whatever is largest: the learner."""
     function = RewardFunction(name="reward_samples:by_command")

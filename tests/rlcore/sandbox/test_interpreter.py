@@ -1,5 +1,7 @@
 """The sandbox's interpreter: readable by every user, writable by none, with nothing beside it."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import pytest
 
 from rlcore.sandbox.interpreter import environment_of, interpreter_in
 from rlcore.sandbox.slots import state_directory
+from rlcore.sandbox.types import SandboxError
 from tests.rlcore.sandbox.places import AS_ROOT, ORDINARY_UID, ROOT
 
 # Begun by root, continued as an ordinary user, as services and entry points of containers are; its
@@ -53,6 +56,17 @@ def test_it_is_made_once_and_runs_from_its_own_folder() -> None:
     assert paths
     assert all(Path(path).is_relative_to(copy) for path in paths)
     assert not [path for path in paths if "site-packages" in path]
+
+
+def test_a_folder_that_cannot_be_locked_has_no_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(SandboxError, match=r"cannot be locked: .*No locks available"):
+        interpreter_in(tmp_path)
 
 
 def test_its_extensions_load() -> None:

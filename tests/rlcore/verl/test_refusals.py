@@ -42,6 +42,13 @@ def test_each_is_named_with_its_setting(values: dict[str, Any], named: str) -> N
     assert "for which there is no counterpart; " in str(error.value)
 
 
+def test_the_first_engine_is_named_whatever_a_later_key_refers_to() -> None:
+    values = {"model_engine": "megatron", f"{ACTOR}.strategy": "${model.engine}"}
+    with pytest.raises(UserError, match=r"Megatron \(model_engine = megatron\)"):
+        refuse(run(values), (), defaults=False)
+    refuse(run({f"{ACTOR}.strategy": ["fsdp"]}), (), defaults=False)
+
+
 def test_all_are_named_once_each_with_its_remedy() -> None:
     asked = {
         "algorithm.adv_estimator": "gpg",

@@ -37,6 +37,19 @@ def test_the_first_answer_to_a_question_stays(path: Path) -> None:
     assert JudgeCache(path).find(["q"]) == {"q": "first"}
 
 
+def test_a_journal_that_cannot_be_merged_is_told(path: Path) -> None:
+    """Closing would pass over it, and the file that is renamed would lack what it was made for."""
+    cache = JudgeCache(path)
+    cache.keep([("q", "first")])
+    other = JudgeCache(path)
+    other.find(["q"])
+    with pytest.raises(sqlite3.OperationalError):
+        cache.merge_journal()
+    other.close()
+    cache.merge_journal()
+    assert not [file for file in path.parent.iterdir() if "-" in file.name]  # no journal
+
+
 def test_many_questions_are_found(path: Path) -> None:
     cache = JudgeCache(path)
     cache.keep((str(n), str(n)) for n in range(1700))
