@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ def sample_rows(recipe: Recipe, *, most: int | None) -> RewardRows:
 def _other_answer(rows: Sequence[Row], answers: Sequence[str], index: int) -> int | None:
     """Return the next row that is answered otherwise and has another ground truth, if any."""
     truth, answer = rows[index].ground_truth, answers[index]
-    others = [*range(index + 1, len(rows)), *range(index)]
+    others = chain(range(index + 1, len(rows)), range(index))
     unlike = (i for i in others if rows[i].ground_truth != truth and answers[i] != answer)
     return next(unlike, None)
 

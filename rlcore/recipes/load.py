@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,6 +50,7 @@ def resolve_recipe(
         except UserError as error:
             misplaced.append(str(error))
     check_recipe(name, tree)
+    misplaced += _unknown_homes(tree)
     try:
         recipe = Recipe.model_validate(tree)
     except ValidationError as error:
@@ -185,7 +187,7 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
     directory in ``folder``: it may be one of the hub.
     """
     for key, given in list(leaves(tree)):
-        place = re.sub(r"(?<=\.)\d+(?=\.)|(?<=^reward_models\.)[^.]+(?=\.)", "*", key)
+        place = _place(key)
         if place == "environment.command" and isinstance(given, list):
             for index, word in enumerate(given):
                 if isinstance(word, str) and _is_file_beside(word, folder):
@@ -198,6 +200,21 @@ def _anchor(tree: dict[str, Any], folder: Path) -> None:
             )
             if is_theirs:
                 set_key(tree, key, str(folder / given))
+
+
+def _unknown_homes(tree: dict[str, Any]) -> list[str]:
+    """Return an error for each path below the home of a user that there is not."""
+    return [
+        f"{key} = '{value}' names the home of a user that this machine does not have; write ~/ for"
+        " your own, or the whole path"
+        for key, value in leaves(tree)
+        if isinstance(value, str) and value.startswith("~") and os.path.expanduser(value) == value
+        if _place(key) in {"store", *_FILES, *_MODELS, *_CODE}
+    ]
+
+
+def _place(key: str) -> str:
+    return re.sub(r"(?<=\.)\d+(?=\.)|(?<=^reward_models\.)[^.]+(?=\.)", "*", key)
 
 
 def _is_file_beside(file: str, folder: Path) -> bool:

@@ -51,6 +51,9 @@ class IterationReport:
     Made by ``IterationReport.open``.
     """
 
+    # Slots keep Prefect, which encodes a flow's arguments, from walking through the run.
+    __slots__ = ("_began", "_diagnostics", "_first", "_iteration", "_run", "_total")
+
     def __init__(self, run: StageRun) -> None:
         self._run, self._total = run, run.recipe.rl.iterations
         self._began = monotonic()

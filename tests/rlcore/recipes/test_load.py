@@ -53,6 +53,11 @@ def test_resolved_recipe_means_the_same_when_read_back(tmp_path: Path) -> None:
         ({"model.path": "x/y"}, ["model", "both are set", "exactly one"]),
         ({"model.from_scratch": None}, ["model", "neither is set", "exactly one"]),
         ({"model": None}, ["model = None"]),
+        (
+            {"store": "~nobody9/store"},
+            ["store = '~nobody9/store'", "home of a user", "write ~/"],
+        ),
+        ({"model": {"path": "~nobody9/x"}}, ["model.path = '~nobody9/x'", "home of a user"]),
         ({"seed.x": 1}, ["seed.x", "override 'seed' itself"]),
         ({"seed": -1}, ["seed = -1", "greater than or equal to 0"]),
         ({"rl.preset": "grppo"}, ["preset 'grppo'", "did you mean 'grpo'"]),
