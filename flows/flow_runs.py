@@ -87,8 +87,8 @@ def states(*, of_this_machine: bool) -> dict[str, str]:
 
 def _was_lost(run: FlowRun) -> bool:
     # The pipeline of a retraining is in that one's process, and has no number.
-    begun = run.state_type is StateType.RUNNING and run.infrastructure_pid is not None
-    return begun and executing(run) is None
+    has_number = (run.infrastructure_pid or "").isdecimal()
+    return run.state_type is StateType.RUNNING and has_number and executing(run) is None
 
 
 def ending(digits: str) -> tuple[str, str] | None:

@@ -2,6 +2,7 @@
 that of an earlier run with a stage made again, or from one of its checkpoints on."""
 
 import argparse
+import shlex
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -99,7 +100,8 @@ def run(options: argparse.Namespace) -> int:
         print(render_plan(start, found))
         origins = Origins(options.recipe, overrides, directory=RECIPES)
         print("Values that differ from the defaults", *origins.lines(), sep="\n  ")
-        print(f"\nThe others: `rl-pipeline explain SECTION {options.recipe}`, e.g. rl.algorithm")
+        words = shlex.join(["rl-pipeline", "explain", "rl.algorithm", options.recipe])
+        print(f"\nThe others, by section: `{words}`")
         return 0
     return execute(options, options.recipe, overrides, options.refresh)
 

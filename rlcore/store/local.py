@@ -7,7 +7,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -50,8 +50,10 @@ class LocalFiles:
 
     def stamps(self) -> dict[str, str]:
         """Return location -> ``stamp`` of the manifest of every complete artifact."""
-        places = [f"{kind}/{key}" for kind in self.kinds() for key in self.locations(kind, "")]
-        return {place: stamp(self.root / place / MANIFEST) for place in places}
+        found: dict[str, str] = {}
+        for kind in self.kinds():
+            _stamps(str(self.root / kind), kind, found)
+        return found
 
     def local_path(self, location: str, name: str, content: str) -> str:
         """Return the path of one file of an artifact, whether there is one or not."""
@@ -215,6 +217,20 @@ def _leftovers(folder: Path, location: str, found: dict[str, int]) -> bool:
         return True
     found[location] = sum(max(size, 0) for _, size in _walk(folder, ""))
     return False
+
+
+def _stamps(folder: str, location: str, found: dict[str, str]) -> None:
+    """Add those of all artifacts below ``folder``; within an artifact there is no other."""
+    for entry in os.scandir(folder):
+        if not entry.is_dir(follow_symlinks=False):
+            continue
+        inner, manifest = f"{location}/{entry.name}", f"{entry.path}/{MANIFEST}"
+        known = stamp(manifest)
+        if known or os.path.exists(manifest):
+            found[inner] = known
+        else:
+            with suppress(FileNotFoundError):  # removed meanwhile
+                _stamps(entry.path, inner, found)
 
 
 def _write(path: Path, content: bytes | Path) -> None:

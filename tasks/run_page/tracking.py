@@ -177,10 +177,21 @@ class _Curves:
             return
         self._last[stage] = step
         row = {_name(stage, name): value for name, value in metrics.items()}
-        for name in row.keys() - self._defined:
-            self._run.define_metric(name, step_metric=STEP_METRICS[stage])
-        self._defined |= row.keys()
+        for name in row:
+            self._define(stage, name)
         self._run.log({**row, STEP_METRICS[stage]: step})
+
+    def _define(self, stage: str, name: str) -> None:
+        """Plot ``name``, and what begins like it, over the step of its stage.
+
+        Not by its whole name: data sources and functions have "." and "*" in theirs, which wandb
+        would read. No two patterns match one name: of several wandb would take any.
+        """
+        head, slash, _ = name.partition("/")
+        pattern = f"{head}/*" if slash else name
+        if pattern not in self._defined:
+            self._defined.add(pattern)
+            self._run.define_metric(pattern, step_metric=STEP_METRICS[stage])
 
 
 def _name(stage: str, name: str) -> str:

@@ -20,6 +20,8 @@ from tasks.run_page.tracking import Tracker
 from tests.tasks.run_page.tracked_run import METRIC, RUN, tracked_recipe
 from tests.tasks.run_page.wandb_server import WandbServer, wandb_server
 
+OF_A_USER = "val-core/math*hard.jsonl/acc/mean@1"  # with a data source's own name
+
 pytestmark = pytest.mark.timeout(180)
 
 
@@ -36,7 +38,7 @@ def _track(recipe: Recipe, directory: Path, logged: threading.Event | None = Non
         recipe, directory, run_id=RUN, name="tracked", warn=warnings.append
     ) as tracker:
         for step in range(3):
-            tracker.log({"actor/pg_loss": step / 10}, step=step, stage="rl")
+            tracker.log({"actor/pg_loss": step / 10, OF_A_USER: 1.0}, step=step, stage="rl")
         if logged is not None:
             logged.set()
         tracker.log({"reward_model/loss": 0.5}, step=1, stage="reward_model")
