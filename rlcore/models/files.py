@@ -218,8 +218,9 @@ def copy_model(source: Path, target: Path, *, trust_remote_code: bool = False) -
     target.mkdir(parents=True, exist_ok=True)
     for file in sorted(files):
         resolved, copied = file.resolve(), target / file.name
-        if file.is_symlink():
-            # In a hub snapshot blobs are never rewritten, so a hard link saves the copy.
+        if file.is_symlink() and file.suffix == ".safetensors":
+            # A hub snapshot's; a hard link saves the copy. Other files are rewritten here, and
+            # through a link in the snapshot, too.
             copied.unlink(missing_ok=True)
             with suppress(OSError):  # another file system: copy
                 os.link(resolved, copied)

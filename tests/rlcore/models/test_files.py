@@ -33,10 +33,16 @@ def test_a_snapshot_of_links_is_copied_as_files(base: Path, tmp_path: Path) -> N
         (blobs / file.name).write_bytes(file.read_bytes())
         os.symlink(blobs / file.name, snapshot / file.name)
     (snapshot / "pytorch_model.bin").write_bytes(b"pickle")
+    before = {file.name: file.read_bytes() for file in snapshot.iterdir()}
     copy_base_model(ModelSection(path=str(snapshot), max_tokens=64), snapshot, target)
     assert not [file for file in target.iterdir() if file.is_symlink()]
     assert {f.name for f in target.iterdir()} == {f.name for f in base.iterdir()}
     AutoModelForCausalLM.from_pretrained(target)
+    template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    model = ModelSection(path=str(snapshot), max_tokens=64, chat_template=template)
+    model = model.model_copy(update={"stop_tokens": ("0", "1")})
+    copy_base_model(model, snapshot, tmp_path / "other")
+    assert {file.name: file.read_bytes() for file in snapshot.iterdir()} == before
 
 
 def test_model_directory_refuses_what_is_none(base: Path, tmp_path: Path) -> None:
