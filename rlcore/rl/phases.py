@@ -147,6 +147,8 @@ class Phases:
                 self.records.begin(state, synced.published.tensors, forked)
             self.metrics.publish(state.iteration)
             self.save(state)
+        elif state.finished(self.recipe.rl) and str(state.iteration) not in state.accuracies:
+            state = self._validated(state)  # a longer run, whose checkpoint it is, did not
         first = 0 if self._fork is None else self._fork.number
         if state.iteration == first and not state.finished(self.recipe.rl):
             self._probe(state)

@@ -48,6 +48,28 @@ def test_more_iterations_are_those_of_one_go(
     assert went_on == at_once
 
 
+def test_a_longer_run_that_is_ended_where_it_stopped_is_validated_there(
+    make_phases: Callable[..., Phases], tmp_path: Path
+) -> None:
+    """Its last policy would not be among those that the best is chosen from."""
+    store, other = (ArtifactStore(tmp_path / name) for name in ("two", "one"))
+
+    def phases(iterations: int, store: ArtifactStore) -> Phases:
+        over = {**CONSTANT, "rl.iterations": iterations}
+        return make_phases("quickstart", digits, over, store=store)
+
+    longer = phases(9, store)
+    state = longer.start()
+    for _ in range(3):
+        state = one_iteration(longer, state)
+    longer.checkpoints.finish_write()
+    assert set(state.accuracies or {}) == {"0", "2"}
+    ended, done = through(phases(3, store))
+    assert done == []
+    assert ended == through(phases(3, other))[0]
+    assert set(ended.accuracies or {}) == {"0", "2", "3"}
+
+
 def test_a_shorter_run_once_more_leaves_what_a_longer_one_left(
     make_phases: Callable[..., Phases], tmp_path: Path
 ) -> None:
