@@ -198,10 +198,11 @@ REWARD_CHECKS = (
     ),
     Check(
         name="everything_right",
-        reads=(ACCURACY,),
+        reads=("critic/score/max", "critic/score/min"),
+        measure=lambda stream: float(all_right(stream)),
         threshold=1.0,
         patience=PERSISTENT,
-        says="every response has been right for {lasted} iterations",
+        says="every response has been right, or of the best score, for {lasted} iterations",
         remedy=(
             "nothing is left to learn: set rl.validation.stop_at or take harder prompts; if it"
             " comes too early, the reward accepts wrong answers"
