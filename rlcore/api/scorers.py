@@ -58,8 +58,11 @@ class FunctionScorers:
         async def one(row: RewardRow) -> Reward:
             async with room:
                 reward = await function.result(row, self._timeout_s)
-            failed = reward.score is None
-            return replace(reward, detail=reward.detail[:DETAIL_CHARACTERS]) if failed else reward
+            answer = None if reward.answer is None else _whole(reward.answer)
+            detail = _whole(reward.detail)
+            if reward.score is None:
+                detail = detail[:DETAIL_CHARACTERS]
+            return replace(reward, answer=answer, detail=detail)
 
         return await asyncio.gather(*(one(row) for row in rows))
 
@@ -92,6 +95,11 @@ def check_signature(function: Any, name: str) -> None:
         ) from None
     except ValueError:  # a built-in without a signature: the first call shows whether it works
         return
+
+
+def _whole(text: str) -> str:
+    """Return ``text`` without halves of characters, as ``rlcore.rewards.calls.as_line`` does."""
+    return text.encode("utf-8", "replace").decode()
 
 
 async def _result(value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore.envs.registry import Kind
 from rlcore.envs.tools import result_of
 from rlcore.envs.types import Environment, Start, Step, as_start, as_step
-from rlcore.rewards.calls import answer_as_they_end, failure_text
+from rlcore.rewards.calls import answer_as_they_end, as_line, failure_text
 from rlcore.rewards.child import limit_memory, main, send
 from schemas.environment import MCP
 
@@ -108,7 +108,7 @@ async def _again(kind: "Kind | McpTools", past: list[Any], timeout_s: float) -> 
     for do, said in past:
         async with asyncio.timeout(timeout_s):
             # Through JSON, as the answer that it is compared with has come.
-            now = json.loads(json.dumps(asdict(await _one(episode, do))))
+            now = json.loads(as_line(asdict(await _one(episode, do))))
         if now != said:
             raise NotRepeatable(
                 "the environment's process had ended, and the same actions with the same seed are"

@@ -95,6 +95,12 @@ def failure_text(error: BaseException) -> str:
     return (f"{kind}: {text}" if text else kind) + raised_at(error)
 
 
+def as_line(message: Any) -> bytes:
+    """Return a message to the parent as a line of JSON. Halves of characters (lone surrogates, as
+    of a broken escape) become "?": no table and no tokenizer would take them."""
+    return json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
 _LONGEST_MESSAGE = 2**30
 
 
@@ -111,7 +117,7 @@ async def answer_as_they_end(
 
     async def answered(message: Any) -> None:
         if (said := await answer(message)) is not None:
-            writer.write(json.dumps({"number": message["number"], **said}).encode() + b"\n")
+            writer.write(as_line({"number": message["number"], **said}))
             await writer.drain()
 
     while line := await reader.readline():

@@ -24,7 +24,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from rlcore.rewards.calls import AsyncFunction, answer_as_they_end
+from rlcore.rewards.calls import AsyncFunction, answer_as_they_end, as_line
 from rlcore.rewards.types import OF_A_FUNCTION, Reward, RewardRow
 from rlcore.store.user_modules import import_failure
 from schemas.errors import UserError
@@ -148,7 +148,7 @@ def _said(rewards: Iterable[Reward]) -> dict[str, Any]:
 
 def send(link: socket.socket, message: Any) -> None:
     """Send one message to the parent."""
-    link.sendall(json.dumps(message).encode() + b"\n")
+    link.sendall(as_line(message))
 
 
 if __name__ == "__main__":

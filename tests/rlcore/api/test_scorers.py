@@ -71,6 +71,8 @@ def test_numbers_of_any_kind_and_dicts_are_scores(score: Score) -> None:
     (reward,) = score(lambda prompt, response: {"score": 0.1, "acc": True, "format": 1.0})
     assert reward.correct is True, "acc outranks the threshold"
     assert reward.parts == {"format": 1.0}
+    (reward,) = score(lambda prompt, response: {"score": 1, "answer": "\ud83d"})
+    assert reward.answer == "?", "no table takes half a character"
 
 
 def test_the_threshold_is_exclusive_and_can_be_moved(score: Score) -> None:

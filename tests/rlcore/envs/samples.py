@@ -38,7 +38,7 @@ class Counter:
             ctypes.PyDLL(None).sleep(60)  # without letting any other thread run
         if text == "work":
             time.sleep(0.15)
-        self._heard.append(text)
+        self._heard.append("caf\udce9" if text == "half" else text)  # as of a file's name
         done = len(self._heard) > self._turns
         return Step([{"role": "user", "content": " ".join(self._heard)}], reward=0.5, done=done)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import json
 import os
 import re
 import signal
@@ -107,6 +108,8 @@ def by_command(prompt: str, response: str):
         return float(os.getpid())
     elif command == "nan":
         return float("nan")
+    elif command == "half":
+        return {"score": 1.0, "answer": json.loads(rest), "detail": f"said {json.loads(rest)}"}
     elif command == "text":
         return "good"
     elif command == "none":

@@ -13,6 +13,7 @@ from rlcore.cluster.progress import report_to
 from rlcore.rewards import process
 from rlcore.rewards.unscored_rows import RewardFailureError
 from rlcore.rewards.worker import RewardWorker
+from rlcore.rl.reward import rewards_frame
 from schemas.errors import UserError
 from schemas.rl import RewardFunction, RewardSection
 from tests.rlcore.rewards.scoring import ERROR, HERE, OK, TIMEOUT, Scoring, Start, outcomes, rows
@@ -142,6 +143,13 @@ def test_a_function_tells_of_its_score_alone(start: Start) -> None:
     (reward,) = start(functions=functions).score(rows("fine"), timeout_s=10)
     assert (reward.trajectory_id, reward.score) == ("t0", 1.0)
     assert (reward.counts, reward.failures, reward.verdicts) == (True, {}, {})
+
+
+def test_half_a_character_does_not_end_the_run(start: Start) -> None:
+    """The policy may write an emoji's first half, and no table takes it."""
+    (reward,) = start().score(rows('half "\\ud83d"'), timeout_s=10)
+    assert (reward.score, reward.answer, reward.detail) == (1.0, "?", "said ?")
+    assert rewards_frame([reward])["detail"].to_list() == ["said ?"]
 
 
 def test_there_is_a_memory_limit_by_default(start: Start) -> None:
