@@ -7,6 +7,7 @@ store, so that the same command continues an interrupted study.
 import argparse
 import io
 import json
+import re
 from collections.abc import Sequence
 from contextlib import chdir, nullcontext
 from dataclasses import replace
@@ -49,6 +50,7 @@ LAST_LINES = 15  # of a failed run's log
 RL_SECONDS = "timing_s/step"
 VALIDATION = "val/accuracy"
 TRAINING = "critic/accuracy"
+_SECTIONS = re.compile(r"[\w.]+\.(?=\w+\.\w+=)")  # of a key: kl.coef=0.1 is left
 
 
 def add_study(parser: argparse.ArgumentParser) -> None:
@@ -295,8 +297,9 @@ def panels(outcomes: Sequence[RunOutcome], *, sampled: bool = False) -> "list[Pa
     accuracy, gaps = [], []
     for average in averages(outcomes):
         recipe, runs = average.recipe, [o for o in outcomes if o.name == average.recipe]
+        title = _SECTIONS.sub("", recipe)  # a whole key would not fit the panel's width
         panel = Panel(
-            recipe,
+            title,
             [Line(f"seed {o.seed}", o.curve, colour) for colour, o in enumerate(runs)],
             note=f"held-out {average.before:.2f} to {average.rl:.2f}",
             y_label="accuracy of samples" if sampled else "validation accuracy",
@@ -306,5 +309,5 @@ def panels(outcomes: Sequence[RunOutcome], *, sampled: bool = False) -> "list[Pa
         accuracy.append(panel)
         by_seed = {f"seed {o.seed}": o.proxy for o in runs if o.proxy is not None}
         if by_seed:
-            gaps.append(gap_panel(recipe, by_seed))
+            gaps.append(gap_panel(title, by_seed))
     return [*accuracy, *gaps]

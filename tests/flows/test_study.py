@@ -85,6 +85,9 @@ def test_a_model_reward_is_drawn_beside_the_truth(tmp_path: Path) -> None:
     assert accuracy.title == "quickstart-rlhf"
     (line,) = gap.lines
     assert (line.label, line.points) == ("seed 2", [(1, 0.0), (2, 0.5), (3, 1.0)])
+    swept = replace(outcome, values="rl.algorithm.kl.coef=0.1, seed=2")
+    accuracy, _ = panels([swept])
+    assert accuracy.title == "quickstart-rlhf kl.coef=0.1, seed=2"
 
 
 def _outcomes() -> list[RunOutcome]:
