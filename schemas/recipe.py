@@ -261,6 +261,7 @@ class Recipe(Section):
         yield from retrain_rules(self)
         yield from export_rules(self)
         yield from win_rate_rules(self)
+        yield from self.rl.overlong_rules(self.max_turns)
         ema = self.rl.update.ema
         if ema is not None and self.hardware.learner.zero_stage == 3:
             yield (

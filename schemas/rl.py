@@ -400,6 +400,8 @@ class RLSection(Section):
                 f"are of an update's only step, and mini_batches x epochs makes {steps}": steps > 1,
                 "come after algorithm.kl.where = 'reward' takes the KL from them": from_reward,
                 f"come after {corrected} weighs or masks by them": corrects,
+                "are not scored where algorithm.kl.where = 'monitor' would measure estimator ="
+                " 'full'": algorithm.kl.where == "monitor" and algorithm.kl.estimator == "full",
             },
             "rollout": {
                 f"are the sampler's, for which {corrected} would correct twice": corrects,
@@ -429,18 +431,25 @@ class RLSection(Section):
                 f"critic.warmup_iterations = {self.critic.warmup_iterations} leaves none of"
                 f" iterations = {self.iterations} to the policy; raise iterations or lower it"
             )
-        overlong = self.algorithm.overlong
-        if overlong is not None:
-            limit = overlong.max_tokens or self.rollout.max_new_tokens
-            cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
-            if cache > limit:
-                yield (
-                    f"algorithm.overlong.cache_tokens = {cache} exceeds max_tokens = {limit};"
-                    " lower it"
-                )
-            if limit - cache >= self.rollout.max_new_tokens:
-                yield (
-                    f"algorithm.overlong punishes from {limit - cache} tokens on and"
-                    f" rollout.max_new_tokens = {self.rollout.max_new_tokens} ends every response"
-                    " before; lower algorithm.overlong.max_tokens or raise rollout.max_new_tokens"
-                )
+
+    def overlong_rules(self, turns: int) -> Iterator[str]:
+        """Yield a sentence where ``algorithm.overlong`` cannot act on responses of ``turns``
+        turns."""
+        overlong, longest = self.algorithm.overlong, self.rollout.max_new_tokens * turns
+        if overlong is None:
+            return
+        limit = overlong.max_tokens or longest
+        cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
+        if cache > limit:
+            yield (
+                f"rl.algorithm.overlong.cache_tokens = {cache} exceeds max_tokens = {limit}; lower"
+                " it"
+            )
+        if limit - cache >= longest:
+            of_turns = f" x {turns} turns = {longest}" if turns > 1 else ""
+            yield (
+                f"rl.algorithm.overlong punishes from {limit - cache} tokens on and"
+                f" rl.rollout.max_new_tokens = {self.rollout.max_new_tokens}{of_turns} ends every"
+                " response before; lower rl.algorithm.overlong.max_tokens or raise"
+                " rl.rollout.max_new_tokens"
+            )

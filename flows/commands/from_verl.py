@@ -1,6 +1,7 @@
 """``rl-pipeline from-verl``: a verl run as a recipe."""
 
 import argparse
+import os
 from pathlib import Path
 
 from rlcore.verl.translate import render, translate
@@ -28,7 +29,7 @@ def add_from_verl(parser: argparse.ArgumentParser) -> None:
 
 def _from_verl(options: argparse.Namespace) -> int:
     source = Path(options.command_or_file)
-    is_file = len(options.command_or_file) < 4096 and source.is_file()
+    is_file = os.path.isfile(source)  # Path.is_file() raises where a command is too long a name
     if not is_file and source.suffix in SCRIPTS and not set(options.command_or_file) & set(" ="):
         raise UserError(f"there is no file '{source}'; give its path, or the command in quotes")
     if options.out is not None and not options.out.parent.is_dir():

@@ -31,19 +31,25 @@ def _add_answer(parser: argparse.ArgumentParser) -> None:
 
 def _sql(options: argparse.Namespace) -> int:
     check_store(options.store)
-    _print_answer(answer(ArtifactReader(options.store), options.statement, tell), options)
+    _print_answer(_answer(ArtifactReader(options.store), options.statement, options), options)
     return 0
 
 
+def _answer(store: ArtifactReader, sql: str, options: argparse.Namespace) -> QueryResult:
+    """Return all rows of a query; of a table those shown, and one more where there are more."""
+    limit = max(0, options.rows) + 1 if options.format == "table" else None
+    return answer(store, sql, tell, limit=limit)
+
+
 def _print_answer(found: QueryResult, options: argparse.Namespace) -> None:
-    """Print the rows of a query, of a table at most ``--rows`` and how many there are."""
+    """Print the rows of a query, of a table at most ``--rows`` and whether there are more."""
     rows = found.dicts()
-    shown = rows[: options.rows] if options.format == "table" else rows
+    shown = rows[: max(0, options.rows)] if options.format == "table" else rows
     print_rows(shown, found.columns, options.format, null="null")
     if len(shown) < len(rows):
         tell(
-            f"{len(shown)} of {len(rows)} rows; --rows {len(rows)} shows all, --format csv or json"
-            " with every value whole"
+            f"there are more than these {len(shown)} rows; a larger --rows shows more,"
+            " --format csv or json all, with every value whole"
         )
 
 
@@ -80,7 +86,7 @@ def _ask(options: argparse.Namespace) -> int:
     if options.sql:
         print(sql)
         return 0
-    found = answer(store, sql, tell)
+    found = _answer(store, sql, options)
     if options.format == "table":
         print(f"{asked.title}: {run}\n{asked.explanation}\n")
     if options.format == "table" and not found.rows:

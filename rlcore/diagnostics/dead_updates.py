@@ -16,6 +16,7 @@ from rlcore.diagnostics.measures import (
     finite_critic_steps,
     finite_steps,
     has_critic,
+    validated,
 )
 from rlcore.diagnostics.types import Check, Stream
 from rlcore.rl.unsolved_prompts import NEVER_RIGHT, RECENT
@@ -151,19 +152,19 @@ def iterations_without_gain(stream: Stream) -> float | None:
     noise: small gains add up, and fluctuation around a plateau is no gain. The figure at a
     validation is the mean over the ``POOLED`` iterations up to it, so that with frequent validation
     the luckiest one does not count as a gain. The noise is one standard error of a proportion over
-    ``rl.validation.prompts``: every validation uses the same prompts, so two of them differ by less
+    what was validated: every validation uses the same prompts, so two of them differ by less
     than two samples of prompts would. A critic's warm-up does not count, since the policy is not
     trained in it.
     """
     steps, values = stream.steps(VALIDATION), stream.history(VALIDATION)
     if not steps:
         return None
-    rl = stream.recipe.rl
+    rl, answers = stream.recipe.rl, validated(stream)
     gained, best = steps[0], values[0]
     for end, step in enumerate(steps, start=1):
         pooled = values[bisect_right(steps, step - POOLED) : end]
         figure = sum(pooled) / len(pooled)
-        if figure - best > _standard_error(best, rl.validation.prompts):
+        if figure - best > _standard_error(best, answers):
             gained, best = step, figure
     return steps[-1] - max(gained, rl.critic.warmup_iterations if rl.critic else 0)
 

@@ -17,6 +17,7 @@ WINDOW = 20
 ACCURACY = "critic/accuracy"
 SCORE = "critic/score/mean"
 VALIDATION = "val/accuracy"
+VALIDATED = "val/judged_rows"
 TRUNCATED = "response_length/clip_ratio"
 ABORTED = "response/aborted_ratio"
 EMPTY = "response/empty_ratio"
@@ -27,7 +28,10 @@ SAMPLE_SIZE = "rollout_corr/rollout_is_eff_sample_size"
 MASKED = "rollout_corr/rollout_rs_masked_fraction"
 # Metrics that may silence a check or determine its cause, in addition to those that it reads.
 EXPLAINING = frozenset(
-    {ACCURACY, VALIDATION, TRUNCATED, ABORTED, CLIPPED_FIRST, VERIFIER_CORRELATION, POLICY_LOSS}
+    {
+        *(ACCURACY, VALIDATION, VALIDATED, TRUNCATED, ABORTED, CLIPPED_FIRST),
+        *(VERIFIER_CORRELATION, POLICY_LOSS),
+    }
 )
 # Of log-ratios that are normal noise 1.2 times as wide as the clip range: P(z > 1 / 1.2). With much
 # wider noise one half of the tokens is clipped, those that it moves in the direction of the
@@ -117,6 +121,13 @@ def learns_from_a_model(recipe: Recipe) -> bool:
 def smooth(values: Sequence[float], width: int = 5) -> list[float]:
     """Return the means of ``width`` neighbours: ``len(values) - width + 1`` of them."""
     return [sum(values[i : i + width]) / width for i in range(len(values) - width + 1)]
+
+
+def validated(stream: Stream) -> int:
+    """Return how many answers the newest validation accuracy is of: fewer than
+    ``rl.validation.prompts`` where the data has fewer."""
+    known = stream.history(VALIDATED)
+    return int(known[-1]) if known else stream.recipe.rl.validation.prompts
 
 
 def accuracy_noise(prompts: int, *, sigmas: float, least: float) -> float:

@@ -30,6 +30,7 @@ from rlcore.diagnostics.measures import (
     share_of_start,
     smooth,
     steps_per_update,
+    validated,
 )
 from rlcore.diagnostics.types import Check, Stream
 
@@ -102,6 +103,10 @@ def _weights_remedy(stream: Stream) -> str:
     if stream.recipe.rl.algorithm.importance_correction.level == "sequence":
         return f"set {section}.level: token, or lower its cap; else {NEARER_SAMPLER}"
     return f"lower {section}.cap, or bring the sampler nearer to the policy: {NEARER_SAMPLER}"
+
+
+def _drop(stream: Stream) -> float:
+    return max(stream.history(VALIDATION)) - stream.now[VALIDATION]
 
 
 POLICY_CHECKS = (
@@ -315,8 +320,9 @@ POLICY_CHECKS = (
     Check(
         name="validation_drop",
         reads=(VALIDATION,),
-        measure=lambda stream: max(stream.history(VALIDATION)) - stream.now[VALIDATION],
+        measure=_drop,
         threshold=lambda recipe: accuracy_noise(recipe.rl.validation.prompts, sigmas=3, least=0.1),
+        quiet=lambda stream: _drop(stream) < accuracy_noise(validated(stream), sigmas=3, least=0.1),
         says="validation accuracy is {now[val/accuracy]:.3f}, {value:.3f} below its best",
         remedy=(
             f"{LOWER_LR} or let it decay (schedule.kind: linear), {BIGGER_GROUPS}; the best"

@@ -110,7 +110,11 @@ def _read(card: Path) -> str:
 def _hub_card(name: str, revision: str | None, warn: Callable[[str], None]) -> str | None:
     """Return the text of a hub model's card, from the hub's cache where it is there."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of whichever httpx the hub uses
+        LocalEntryNotFoundError,
+    )
 
     problem = hub_unreachable()
     try:
@@ -120,7 +124,7 @@ def _hub_card(name: str, revision: str | None, warn: Callable[[str], None]) -> s
         problem = problem or "the hub did not answer"
     except EntryNotFoundError:
         return None  # the hub holds no card of this model
-    except (HfHubHTTPError, OSError) as error:
+    except (HTTPError, OSError) as error:
         problem = str(error).strip().partition("\n")[0]
     warn(
         f"the model card states no license: the card of model.path = '{name}' cannot be read"

@@ -117,7 +117,8 @@ def _loading(spec: LearnerSpec, directory: str) -> dict[str, Any]:
     from transformers import AutoConfig
 
     config, wanted = AutoConfig.from_pretrained(directory), spec.attn_implementation
-    config.update({n: 0.0 for n in config.to_dict() if n.endswith(("dropout", "_pdrop"))})
+    endings = ("dropout", "dropout_prob", "_pdrop", "layerdrop")
+    config.update({name: 0.0 for name in config.to_dict() if name.endswith(endings)})
     return {
         "config": config,
         "dtype": torch.float32 if spec.dtype == "float32" else torch.bfloat16,

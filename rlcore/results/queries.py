@@ -49,11 +49,17 @@ class QueryResult:
 
 
 def answer(
-    store: ArtifactReader, sql: str, on_damage: Callable[[str], None] | None = None
+    store: ArtifactReader,
+    sql: str,
+    on_damage: Callable[[str], None] | None = None,
+    *,
+    limit: int | None = None,
 ) -> QueryResult:
-    """Return the rows of one SELECT as Python values; else as ``query``."""
+    """Return the rows of one SELECT as Python values, at most the first ``limit``; else as
+    ``query``."""
     with selected(store, sql, on_damage) as relation:
-        return QueryResult(relation.columns, relation.fetchall())
+        found = relation if limit is None else relation.limit(limit)
+        return QueryResult(relation.columns, found.fetchall())
 
 
 def describe(view: str) -> list[tuple[str, str, str]]:

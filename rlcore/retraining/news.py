@@ -107,11 +107,13 @@ def _unpinned(data: DataSection) -> dict[int, str]:
 
 def _newest_commit(name: str) -> str:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import (
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of whichever httpx the hub uses
+    )
 
     try:
         commit = HfApi().dataset_info(name).sha
-    except (HfHubHTTPError, OSError) as error:
+    except (HTTPError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(
             f"the hub does not say at which commit dataset '{name}' is: {reason}; correct"

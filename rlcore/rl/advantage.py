@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rlcore.algorithms.advantages import AdvantageInput, estimate
+from rlcore.algorithms.advantages import AdvantageInput, AdvantageResult, estimate
 from rlcore.algorithms.overlong import overlong_penalty
 from rlcore.models.ragged import from_arrays, mean_of, to_arrays, to_floats
+from rlcore.rewards.calls import failure_text
 from rlcore.rewards.unscored_rows import check_any_scored
 from rlcore.rl.batch import arrays_of, policy_tokens
 from rlcore.rl.metrics import (
@@ -97,8 +98,7 @@ def shaped_scores(
     overlong = rl.algorithm.overlong
     if overlong is None:
         return scores, {}
-    max_turns = recipe.environment.turns if recipe.environment else 1
-    limit = overlong.max_tokens or rl.rollout.max_new_tokens * max_turns
+    limit = overlong.max_tokens or rl.rollout.max_new_tokens * recipe.max_turns
     cache = limit // 5 if overlong.cache_tokens is None else overlong.cache_tokens
     penalty = overlong_penalty(
         policy_tokens(frame), max_tokens=limit, cache_tokens=cache, factor=overlong.factor
@@ -140,7 +140,7 @@ def with_advantages(
     algorithm = recipe.rl.algorithm
     batch, turns, metrics = given(frame, recipe, kl_coef)
     masks, values = batch.masks, batch.values
-    result = estimate(algorithm.advantage, batch, **estimator_options(algorithm))
+    result = _estimated(algorithm, batch)
     if values is not None and result.returns is None:
         raise UserError(
             f"rl.critic is set and rl.algorithm.advantage = '{algorithm.advantage}' returns no"
@@ -169,6 +169,22 @@ def with_advantages(
         metrics |= critic_metrics(values, result.returns, trained)
     scored = pl.col("score").fill_nan(None).is_not_null()
     return credited.with_columns(pl.when(scored).then("returns").alias("returns")), metrics
+
+
+def _estimated(algorithm: Algorithm, batch: AdvantageInput) -> AdvantageResult:
+    """Return the advantages of ``batch``. Raises UserError as ``estimate``, and where a function of
+    the user's raises."""
+    try:
+        return estimate(algorithm.advantage, batch, **estimator_options(algorithm))
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not algorithm.is_custom:
+            raise
+        raise UserError(
+            f"rl.algorithm.advantage = '{algorithm.advantage}' failed:"
+            f" {failure_text(error)}; correct the function"
+        ) from error
 
 
 def advantage_columns(

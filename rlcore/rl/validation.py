@@ -49,8 +49,9 @@ class Validation:
         trained on must not choose. A row without a score (aborted, error, timeout) is in neither.
         Without prompts it is 0: policies do not differ, and the last is the best.
 
-        Metrics: ``val/score``, ``val/accuracy`` over all rows with a verdict, the shares of
-        failures, ``val/aborted_ratio``, and verl's ``val-core/<source>/...`` of the figure.
+        Metrics: ``val/score``, ``val/accuracy`` over all rows with a verdict and
+        ``val/judged_rows``, their number, the shares of failures, ``val/aborted_ratio``, and verl's
+        ``val-core/<source>/...`` of the figure.
         ``record`` gets the tables ``validation_rewards`` and ``validation_answers``. Raises
         RewardFailureError when ``section`` allows fewer failures, or no row has a score.
         """
@@ -110,7 +111,10 @@ def _figures(scored: pl.DataFrame) -> tuple[float, dict[str, float]]:
     }
     with_verdict = scored["correct"].drop_nulls()
     if with_verdict.len():
-        metrics["val/accuracy"] = mean_of(with_verdict)
+        metrics |= {
+            "val/accuracy": mean_of(with_verdict),
+            "val/judged_rows": float(with_verdict.len()),
+        }
     metrics |= {
         "val/score": mean_of(known["score"]),
         "val/aborted_ratio": mean_of(scored["outcome"] == Outcome.ABORTED.value),

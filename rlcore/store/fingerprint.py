@@ -163,7 +163,8 @@ def module_digest(name: str, path: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(reached):
         content = hashlib.sha256(file.read_bytes()).hexdigest()
-        digest.update(f"{file.relative_to(home).as_posix()} {content}\n".encode())
+        place = Path(os.path.relpath(file, home)).as_posix()  # may be above it: from .. import
+        digest.update(f"{place} {content}\n".encode())
     return digest.hexdigest()
 
 

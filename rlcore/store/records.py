@@ -82,11 +82,14 @@ class LocalRecords:
 
     def age_s(self, name: str) -> float:
         """Return the seconds since the last write, by the store's own clock: on a network drive by
-        that of its server."""
-        probe = self.folder / f".{uuid4().hex}"
-        probe.touch()
+        that of its server. By this machine's where the store cannot be written."""
+        written, probe = (self.folder / name).stat().st_mtime, self.folder / f".{uuid4().hex}"
         try:
-            return probe.stat().st_mtime - (self.folder / name).stat().st_mtime
+            probe.touch()
+        except OSError:
+            return time.time() - written
+        try:
+            return probe.stat().st_mtime - written
         finally:
             probe.unlink()
 

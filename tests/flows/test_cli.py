@@ -38,8 +38,10 @@ def test_from_verl_prints_and_reads_files(
 ) -> None:
     script = tmp_path / "run.sh"
     script.write_text(COMMAND)
-    assert main(["from-verl", str(script)]) == 0
-    assert "advantage: rloo" in capsys.readouterr().out
+    too_long_a_name = COMMAND.replace("/", "") + f" trainer.experiment_name={'x' * 300}/y"
+    for given in (str(script), too_long_a_name):
+        assert main(["from-verl", given, "--name", "mine"]) == 0
+        assert "advantage: rloo" in capsys.readouterr().out
 
 
 def test_a_typo_ends_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,6 +139,9 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
     (GRPO, {"rl.update": {"old_logprobs": "fused", "mini_batches": 1, "epochs": 1},
             "rl.algorithm.importance_correction.reject": [VETO]},
      ["rl:", "weighs or masks by them", "leave update.old_logprobs"]),
+    (GRPO, {"rl.update": {"old_logprobs": "fused", "mini_batches": 1, "epochs": 1},
+            "rl.algorithm.kl": {"where": "monitor", "estimator": "full"}},
+     ["rl:", "would measure estimator = 'full'", "leave update.old_logprobs"]),
     (GRPO, {"rl.update.old_logprobs": "rollout",
             "rl.algorithm.importance_correction.level": "token"},
      ["rl:", "would correct twice", "change one of the two"]),
@@ -160,9 +163,12 @@ CONTRADICTIONS: list[tuple[str, dict[str, Any], list[str]]] = [
     (VAPO, {"rl.critic.warmup_iterations": 100},
      ["rl:", "leaves none of iterations = 100 to the policy", "raise iterations or lower it"]),
     (DAPO, {"rl.algorithm.overlong": {"cache_tokens": 41}},
-     ["rl:", "overlong.cache_tokens = 41 exceeds max_tokens = 40", "lower it"]),
+     ["rl.algorithm.overlong.cache_tokens = 41 exceeds max_tokens = 40", "lower it"]),
     (DAPO, {"rl.algorithm.overlong": {"max_tokens": 20480, "cache_tokens": 4096}},
-     ["rl:", "punishes from 16384 tokens on", "ends every response before", "lower"]),
+     ["rl.algorithm.overlong punishes from 16384 tokens on", "ends every response before",
+      "lower"]),
+    ("calculator-grpo", {"rl.algorithm.overlong": {"max_tokens": 90, "cache_tokens": 26}},
+     ["punishes from 64 tokens on and rl.rollout.max_new_tokens = 32 x 2 turns = 64 ends every"]),
     (GRPO, {"rl.max_logprob_gap": 11}, ["rl.max_logprob_gap = 11", "or equal to 10", "lower it"]),
     (GRPO, {"name": "My Job"}, ["name = 'My Job'", "match pattern '^[a-z0-9]", "in that form"]),
     # the reward and the models that it needs
@@ -209,6 +215,7 @@ def test_contradictions_are_refused_with_path_rule_and_remedy(
         (DAPO, {"rl.algorithm.kl": {"where": "loss"}}),
         (REMAX, {"rl.rollout.samples": 4}),
         (DAPO, {"rl.algorithm.dynamic_sampling.max_rounds": 0}),
+        ("calculator-grpo", {"rl.algorithm.overlong": {"max_tokens": 60, "cache_tokens": 10}}),
     ],
 )
 def test_what_only_looks_like_a_contradiction_is_taken(

@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 from flows.cli import main
+from flows.commands import sql
+from rlcore.results.queries import QueryResult, answer
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from schemas.table_list import MESSAGES, TABLES, VIEWS
 
@@ -65,7 +68,26 @@ def test_few_columns_are_a_table(
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
     assert [line.split()[:2] for line in lines[2:]] == [["u0", "null"], ["u1", "null"]]
-    assert "2 of 3 rows; --rows 3 shows all" in printed.err
+    assert "there are more than these 2 rows; a larger --rows shows more" in printed.err
+
+
+def test_a_table_fetches_what_it_shows(
+    store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All rows of a long run's trajectories are more than a machine's memory."""
+    fetched: list[int] = []
+
+    def fetch(*given: Any, **more: Any) -> QueryResult:
+        found = answer(*given, **more)
+        fetched.append(len(found.rows))
+        return found
+
+    monkeypatch.setattr(sql, "answer", fetch)
+    for rows in ("0", "1", "3"):
+        arguments = ["--store", store, "--rows", rows]
+        assert main(["sql", "select uid from completions order by uid", *arguments]) == 0
+        assert ("there are more" in capsys.readouterr().err) == (rows != "3")
+    assert fetched == [1, 2, 3]
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])

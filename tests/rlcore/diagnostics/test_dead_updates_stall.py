@@ -39,9 +39,11 @@ def _reported(
     wrong: float = 0.08,
     *,
     name: str = "quickstart",
+    check: str = "stalled",
+    answers: int | None = None,
     **overrides: Any,
 ) -> Episodes:
-    """Return the check's episodes in a run of those validations."""
+    """Return the check's episodes in a run of those validations, of so many answers each."""
     diagnostics = Diagnostics(recipe(name, **overrides), log=lambda line: None)
     for iteration in range(max(validations) + 1):
         metrics: Metrics = {"critic/accuracy": 0.85}
@@ -49,8 +51,9 @@ def _reported(
             metrics[NEVER_RIGHT] = wrong
         if iteration in validations:
             metrics["val/accuracy"] = validations[iteration]
+            metrics |= {} if answers is None else {"val/judged_rows": float(answers)}
         diagnostics.observe(iteration, metrics)
-    return [(f.began, f.ended) for f in diagnostics.findings if f.check == "stalled"]
+    return [(f.began, f.ended) for f in diagnostics.findings if f.check == check]
 
 
 def _every(step: int, *values: float) -> dict[int, float]:
@@ -89,6 +92,16 @@ def test_slow_learning_adds_up_to_a_gain() -> None:
     """Each step is below the noise of one validation, three are above."""
     assert _reported(_every(5, *(0.5 + 0.011 * i for i in range(21)))) == []
     assert _reported(_every(10, *(0.5 + 0.022 * i for i in range(11)))) == []
+
+
+def test_noise_is_that_of_the_answers_there_were() -> None:
+    """25 of them, of a data set of 500, where the recipe asks for 256."""
+    wobble = _every(10, 0.58, 0.8, 0.84, 0.84, 0.84)
+    assert _reported(wobble) == [(40, None)]
+    assert _reported(wobble, answers=25) == [(30, None)]
+    falls = _every(10, 0.58, 0.8, 0.6)
+    assert _reported(falls, check="validation_drop") == [(20, None)]
+    assert _reported(falls, check="validation_drop", answers=25) == []
 
 
 def test_it_is_over_once_there_is_a_gain() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
 from flows.paths import RECIPES
 from rlcore.evaluation.license import License, export_license, license_inputs, license_of_card
@@ -113,3 +114,18 @@ def test_a_card_that_cannot_be_fetched_is_reported(
         "the model card states no license: the card of model.path = 'nobody/base' cannot be read"
         " (HF_HUB_OFFLINE is set); set export.license"
     ]
+
+
+def test_a_connection_that_drops_costs_the_line_and_not_the_export(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def drop(*_: object, **__: object) -> str:
+        raise HTTPError("Server disconnected without sending a response.")
+
+    monkeypatch.setattr("rlcore.evaluation.license.hub_unreachable", str)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", drop)
+    warnings: list[str] = []
+    assert export_license(hub_recipe(), commit=None, warn=warnings.append) is None
+    assert len(warnings) == 1
+    assert "set export.license" in warnings[0]
+    assert "Server disconnected" in warnings[0]

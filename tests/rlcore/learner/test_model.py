@@ -1,5 +1,7 @@
 """The model a learner loads is the one that training assumes, or it is refused by name."""
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +64,17 @@ def test_dropout_is_off_though_the_model_trains(spec: LearnerSpec) -> None:
     assert model.training
     assert model.lm.config.attention_dropout == 0.0  # the tiny model's files say 0.5
     assert {m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)} <= {0.0}
+
+
+@pytest.mark.parametrize("name", ["attention_probs_dropout_prob", "hidden_dropout_prob"])
+def test_dropout_is_off_by_whatever_name(spec: LearnerSpec, tmp_path: Path, name: str) -> None:
+    """BioGPT's attention and hidden layers read these names, with no module that could be told."""
+    directory = tmp_path / "base"
+    shutil.copytree(spec.model_dir, directory)
+    config = json.loads((directory / "config.json").read_text()) | {name: 0.5}
+    (directory / "config.json").write_text(json.dumps(config))
+    model = load_model(replace(spec, model_dir=str(directory)), "cpu")
+    assert getattr(model.lm.config, name) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
 from rlcore.retraining import news
 from rlcore.retraining.news import new_rows, observe
@@ -80,6 +81,16 @@ def test_what_cannot_be_looked_at_is_said_and_counts_as_unchanged(
         "hub dataset 'owner/open' counts as unchanged: HF_HUB_OFFLINE is set",
         "hub dataset 'openai/gsm8k' counts as unchanged: a source of kind gsm8k cannot be pinned",
     )
+
+
+def test_a_connection_that_drops_ends_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drop(*_: object) -> None:
+        raise HTTPError("Server disconnected without sending a response.")
+
+    monkeypatch.setattr(news, "hub_unreachable", lambda: "")
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", drop)
+    with pytest.raises(UserError, match=r"dataset 'owner/open' is: Server disconnected"):
+        observe(DataSection(sources=(HubSource(name="owner/open"),)))
 
 
 def test_a_pattern_without_files_is_refused(tmp_path: Path) -> None:

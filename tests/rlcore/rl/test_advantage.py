@@ -17,6 +17,10 @@ def own_estimator(batch: object) -> np.ndarray:
     return np.zeros(2)
 
 
+def failing_estimator(batch: object) -> np.ndarray:
+    return np.zeros(2) / {}["spread"]
+
+
 def advantages(over: dict, correct: list[bool | None], *, critic: bool) -> None:
     """Run the phase's arithmetic on two responses of one token to one prompt."""
     recipe = load_recipe("quickstart-vapo", over, directory=RECIPES)
@@ -55,6 +59,13 @@ def test_critic_needs_returns_of_a_users_estimator() -> None:
         advantages(
             {"rl.algorithm.advantage": name, "rl.algorithm.gae": {}}, [True, False], critic=True
         )
+
+
+def test_a_users_estimator_that_fails_ends_in_a_sentence() -> None:
+    over = {"rl.algorithm.advantage": f"{__name__}:failing_estimator", "rl.algorithm.gae": {}}
+    said = r"rl\.algorithm\.advantage = .* failed: KeyError: 'spread'"
+    with pytest.raises(UserError, match=said):
+        advantages(over, [True, False], critic=True)
 
 
 def test_positive_loss_needs_somebody_who_judges() -> None:

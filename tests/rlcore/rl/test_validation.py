@@ -111,6 +111,7 @@ def test_an_aborted_answer_has_no_score_and_is_counted() -> None:
     figure, metrics = run(Scripted(wrong_but_first), aborted=[0])
     assert seen == ["u1", "u2"]
     assert figure == metrics["val/accuracy"] == metrics["val/score"] == 0.5
+    assert metrics["val/judged_rows"] == 2
     assert metrics["val/aborted_ratio"] == metrics["val/error_fraction"] == pytest.approx(1 / 3)
     assert metrics["val-core/sums/acc/mean@1"] == 0.0
 

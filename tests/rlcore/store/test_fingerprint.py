@@ -179,6 +179,15 @@ def test_a_file_beside_a_users_module_counts(tmp_path: Path) -> None:
     assert module_digest("reward", where) != before
 
 
+def test_a_file_above_a_users_module_counts(tmp_path: Path) -> None:
+    """In a function, such an import may stand unused where the module is loaded by its file."""
+    write(tmp_path, USERS | {"flat/reward.py": "def f():\n    from ..elsewhere import Z\n"})
+    where = tmp_path / "flat/reward.py"
+    before = module_digest("reward", where)
+    (tmp_path / "elsewhere.py").write_text("Z = -1\n")
+    assert module_digest("reward", where) != before
+
+
 def test_another_thread_may_parse_meanwhile() -> None:
     """CPython fails one of two threads that parse at once; imports in Prefect's threads parse."""
 

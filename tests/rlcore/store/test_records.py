@@ -95,6 +95,19 @@ def test_a_record_is_as_old_as_its_last_write(quick_root: str) -> None:
     assert records.read("k") == record, "asking the age must not change the record"
 
 
+def test_the_age_of_a_record_is_told_where_only_reading_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = LocalRecords(tmp_path)
+    records.exchange("k", None, b"1")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    assert -1.0 < records.age_s("k") < 5.0
+
+
 def test_a_failed_exchange_leaves_the_record_and_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
