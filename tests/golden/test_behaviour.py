@@ -11,6 +11,8 @@ MEANT: dict[str, str] = {
     "commands/compare/--md": "report writes the same tables, and --format csv their figures",
     "commands/explain/--format": "docs/recipe.schema.json is the JSON of all keys",
     "commands/lineage/--format": "mermaid: reports have the table, and JSON every edge",
+    "recipes/quickstart-rlhf/rl.algorithm.kl.coef": "with .02 one seed of three over-optimised",
+    "recipes/quickstart-rlhf/rl.iterations": "the last ten did not improve it",
     "commands/run/--dry-run": "the keys at their defaults are asked of `explain`",
     "commands/env": "gone: `doctor` says what of a machine matters",
     "commands/env/--format": "as above",
