@@ -12,6 +12,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 
 from rlcore.models.adapter import check_adapter
 from rlcore.models.files import (
+    context_of,
     copy_model,
     copy_tokenizer,
     locate_model,
@@ -123,7 +124,7 @@ def check_base_model(model: ModelSection, source: Path, *, values_to: float = ma
     config = check_model_files(
         source, trust_remote_code=model.trust_remote_code, values_to=values_to
     )
-    context = config.get("max_position_embeddings")
+    context = context_of(config)
     if context is not None and context < model.max_tokens:
         raise UserError(
             f"model.max_tokens = {model.max_tokens} exceeds max_position_embeddings = {context} of"
