@@ -26,6 +26,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -55,8 +56,8 @@ STYLES = ("rule", "model", "judge", "code")
 # verl: the text after the last "#### ", commas removed (examples/data_preprocess/gsm8k.py)
 _GSM8K_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
 _CONVERSATIONS = ("messages", "conversations")
-_TRUTHS = ("ground_truth", "solution")
-_OF_TRL = ("completion", *_TRUTHS)
+_CONVERSED = ("trl", "messages", "alpaca")  # forms that ``_conversation`` reads
+_OF_TRL = ("completion", "ground_truth", "solution")
 _json = json.JSONEncoder(ensure_ascii=False, default=str).encode  # dumps() would make one per row
 _INTEGER = re.compile(r"-?\d+")
 _AIME_ANSWER = re.compile(r"[0-9]{1,3}")
@@ -67,10 +68,13 @@ def normalise(
 ) -> tuple[list[Row], list[Reject]]:
     """Return the usable rows of ``table``, and a Reject for each other row.
 
-    ``form``: that of ``form_of``; None: of the columns of these rows. ``start``: the number of the
-    first row. Raises ``UserError`` as ``form_of`` does.
+    ``form``: that of ``form_of``, ``table`` that of ``with_truth``; None: of the columns of these
+    rows. ``start``: the number of the first row. Raises ``UserError`` as ``form_of`` does.
     """
-    form = form or form_of(table, columns_of(table.rows))
+    if form is None:
+        found = columns_of(table.rows)
+        form = form_of(table, found)
+        table = with_truth(table, form, found)
     makers = {"verl": _verl, "trl": _trl, "messages": _messages, "alpaca": _alpaca}
     make = {**makers, "gsm8k": _gsm8k, "math": _math, "aime": _aime}[form]
     rows, rejects = [], []
@@ -136,6 +140,15 @@ def form_of(table: RawTable, found: dict[str, None]) -> str:
         f" {'; '.join(FORMS)}; rename the columns or name them on the source, e.g. columns:"
         " {prompt: question, ground_truth: answer}"
     )
+
+
+def with_truth(table: RawTable, form: str, found: dict[str, None]) -> RawTable:
+    """Return ``table``, its ground truth read from TRL's ``solution`` where no column of all of its
+    rows, ``found``, is one: a row that lacks its own has none, and no worked solution for it."""
+    columns = _ours(dict(found), table)
+    if form not in _CONVERSED or "ground_truth" in columns or "solution" not in columns:
+        return table
+    return replace(table, columns={**table.columns, "ground_truth": "solution"})
 
 
 def _gsm8k(table: RawTable, index: int, values: dict[str, Any]) -> Row:
@@ -248,8 +261,7 @@ def _conversation(
     solution: list[Message],
     columns: tuple[str, ...],
 ) -> Row:
-    truth_column = next((name for name in _TRUTHS if name in values), _TRUTHS[0])
-    truth = as_text(values.get(truth_column), truth_column, padded=table.padded)
+    truth = as_text(values.get("ground_truth"), "ground_truth", padded=table.padded)
     name = values.get("data_source")
     return _row(
         table,
@@ -260,7 +272,7 @@ def _conversation(
         scored=truth is not None or not solution,
         reward_style="rule" if truth is not None else "model",
         ground_truth=truth,
-        extra_info=_json(_others(values, (*columns, truth_column, "data_source", "tools"))),
+        extra_info=_json(_others(values, (*columns, "ground_truth", "data_source", "tools"))),
         tools=tools_of(values.get("tools"), padded=table.padded),
     )
 
