@@ -6,8 +6,9 @@
   ``solution``, perhaps ``data_source``. A demonstration where there is a completion; a prompt where
   there is a ground truth or no completion.
 - conversations: ``messages``, or ShareGPT's ``conversations`` and perhaps ``system``; perhaps a
-  ground truth. As TRL: the completion is what follows the last user turn, from the assistant's
-  first turn on.
+  ground truth. A ``prompt`` beside ``messages`` is their begin, and left out, where there is no
+  column of verl, TRL or preferences, or ``columns`` names ``messages``. As TRL: the completion is
+  what follows the last user turn, from the assistant's first turn on.
 - Alpaca: ``instruction``, ``output``, perhaps ``input``, which is asked behind a blank line,
   perhaps ``system`` and ``history``, as LLaMA-Factory has them. As TRL.
 - GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
@@ -126,11 +127,15 @@ def form_of(table: RawTable, found: dict[str, None]) -> str:
     columns = _ours(dict(found), table)
     if table.form is not None and _OF_KIND[table.form] <= set(columns):
         return table.form
-    if table.form is None and "prompt" in columns:
+    if table.form is None and "prompt" in columns and "messages" not in table.columns:
         if "reward_model" in columns and "ground_truth" not in table.columns:
             return "verl"
         named = "data_source" in found and not table.columns
-        return "verl" if named and columns.keys().isdisjoint(_OF_TRL) else "trl"
+        if named and columns.keys().isdisjoint(_OF_TRL):
+            return "verl"
+        begins = "messages" in columns and "prompt" not in table.columns
+        whole = begins and columns.keys().isdisjoint((*_OF_TRL, "chosen", "rejected"))
+        return "messages" if whole else "trl"
     if table.form is None and not columns.keys().isdisjoint(_CONVERSATIONS):
         return "messages"
     if table.form is None and {"instruction", "output"} <= columns.keys():
@@ -225,9 +230,9 @@ def _messages(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     column = next((name for name in _CONVERSATIONS if name in values), _CONVERSATIONS[0])
     if isinstance(text := values.get(column), str) and not is_conversation(text):
         raise BadRow("wrong_type", f"{column} is text, not a list of messages")
-    chat, columns = _chat(table, values, column, "user"), (column,)
+    chat, columns = _chat(table, values, column, "user"), (column, "prompt")
     if column == "conversations":
-        chat, columns = [*_system(values, chat), *chat], (column, "system")
+        chat, columns = [*_system(values, chat), *chat], (*columns, "system")
     cut = policys_part(chat)
     return _conversation(table, index, values, chat[:cut], chat[cut:], columns)
 

@@ -65,6 +65,40 @@ def test_messages_are_a_conversation_whose_last_answer_is_learnt() -> None:
     assert (row.prompt, row.solution) == (chat[:-1], chat[-1:])
 
 
+@pytest.mark.parametrize(
+    ("beside", "columns"),
+    [
+        ({"prompt_id": "1"}, {}),
+        ({"solution": "5"}, {"messages": "messages"}),
+        ({"task": "sums"}, {"data_source": "task"}),
+    ],
+)
+def test_a_prompt_beside_messages_is_their_begin(
+    beside: dict[str, str], columns: dict[str, str]
+) -> None:
+    """H4's form (no_robots, ultrachat_200k): all demonstrations were lost."""
+    chat = {"prompt": USER["content"], "messages": [USER, ASSISTANT]}
+    row = one({**chat, **beside}, columns=columns)
+    assert (row.prompt, row.solution) == ([USER], [ASSISTANT])
+    assert json.loads(row.extra_info) == ({} if columns else beside)
+
+
+@pytest.mark.parametrize(
+    ("beside", "columns", "truth"),
+    [
+        ({"ground_truth": "5"}, {}, "5"),
+        ({"chosen": "5", "rejected": "6"}, {}, None),
+        ({}, {"prompt": "prompt"}, None),
+        ({"reward_model": {"style": "rule", "ground_truth": "5"}, "data_source": "s"}, {}, "5"),
+    ],
+)
+def test_a_prompt_beside_messages_is_asked_where_columns_say_so(
+    beside: dict[str, Any], columns: dict[str, str], truth: str | None
+) -> None:
+    row = one({"prompt": "2 + 3?", "messages": [USER, ASSISTANT], **beside}, columns=columns)
+    assert (row.prompt_text, row.solution, row.ground_truth) == ("2 + 3?", [], truth)
+
+
 def test_sharegpt_and_its_columns_are_a_conversation() -> None:
     said = [{"from": "human", "value": USER["content"]}, {"from": "gpt", "value": "#### 5"}]
     row = one({"conversations": said, "system": SYSTEM["content"], "id": "a"})
