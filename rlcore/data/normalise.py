@@ -31,7 +31,14 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from rlcore.data.conversation import ANSWERS, check_roles, conversation_of, policys_part, tools_of
+from rlcore.data.conversation import (
+    ANSWERS,
+    check_roles,
+    check_text_alone,
+    conversation_of,
+    policys_part,
+    tools_of,
+)
 from rlcore.data.rows import BadRow, RawTable, Reject, Row, said, shown
 from rlcore.data.values import as_text, is_conversation, value_in
 from rlcore.models.chat import Message
@@ -82,6 +89,7 @@ def normalise(
     for index, values in enumerate(table.rows, start):
         present = {name: value for name, value in _ours(values, table).items() if value is not None}
         try:
+            check_text_alone(present)
             row = make(table, index, present)
             _check(row)
         except BadRow as bad:

@@ -243,6 +243,9 @@ def test_an_empty_file_is_said_to_be_empty() -> None:
         ({**VERL, "reward_model": {"style": "vibes"}}, "reward_style", "'vibes' is none of rule"),
         ({**VERL, "data_source": None}, "no_data_source", "data_source is missing"),
         ({**VERL, "extra_info": "x"}, "wrong_type", "extra_info is not an object"),
+        ({**VERL, "images": [{"bytes": "x", "path": None}]}, "content_part", "has images, and"),
+        ({"prompt": "2 + 3?", "completion": "5", "image": "1.jpg"}, "content_part", "has image"),
+        ({"prompt": "2 + 3?", "completion": "5", "audio": {"path": "a"}}, "content_part", "audio"),
         ({"prompt": "2 + 3?", "completion": " "}, "empty_solution", "assistant message is empty"),
     ],
 )
@@ -256,6 +259,11 @@ def test_a_bad_row_is_rejected_with_its_reason_and_content(
     assert (reject.source, reject.row, reject.reason) == ("rows.jsonl", 1, reason)
     assert detail in reject.detail
     assert set(json.loads(reject.content)) == set(row)
+
+
+@pytest.mark.parametrize("empty", [None, "", [], [None], [{"bytes": None, "path": None}]])
+def test_an_empty_column_of_images_leaves_a_row_of_text(empty: object) -> None:
+    assert one({**VERL, "images": empty}).prompt == [USER]
 
 
 def test_gsm8k_without_a_final_integer_is_rejected() -> None:
