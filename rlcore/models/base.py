@@ -27,7 +27,7 @@ from rlcore.models.soundness import (
     check_tokenizer_fits,
     check_weights,
 )
-from rlcore.models.stop_tokens import Stops, check_generation, check_id, record_stops, stops_of
+from rlcore.models.stop_tokens import TEMPLATE_ERRORS, Stops, check_generation, check_id, record_stops, stops_of
 from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
 from rlcore.models.weight_names import empty_model, file_shapes, has_file_names, write_file_names
 from rlcore.store.limits import within, within_memory
@@ -188,6 +188,8 @@ def _check_template(tokenizer: Any, model: ModelSection) -> None:
                 tokenizer.apply_chat_template(
                     question, tokenize=False, add_generation_prompt=open_turn
                 )
+    except UserError:  # a ValueError, too
+        raise
     except TemplateSyntaxError as error:
         raise UserError(
             f"{whose}: the chat template is not Jinja (line {error.lineno}: {error.message}); fix"
@@ -195,6 +197,11 @@ def _check_template(tokenizer: Any, model: ModelSection) -> None:
         ) from None
     except TemplateError:  # it compiles, and refuses this conversation only
         pass
+    except TEMPLATE_ERRORS as error:
+        raise UserError(
+            f"{whose}: the chat template fails at a question of one line ({error}); fix"
+            " model.chat_template (~ joins text and numbers, + does not)"
+        ) from None
 
 
 def copy_base_model(
