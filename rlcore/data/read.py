@@ -72,9 +72,11 @@ def _cut(rows: Iterable[T]) -> Iterator[tuple[int, list[T]]]:
         yield start, some
 
 
-def read_rows(data: DataSection, seed: int) -> list[Row]:
+def read_rows(
+    data: DataSection, seed: int, environment: EnvironmentSection | None = None
+) -> list[Row]:
     """Return the usable rows of all sources. Raises ``UserError`` as ``parts_of`` does."""
-    return [row for part in parts_of(data, seed) for row in part.normalised()[0]]
+    return [row for part in parts_of(data, seed, environment) for row in part.normalised()[0]]
 
 
 def training_texts(
