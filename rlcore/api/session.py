@@ -32,7 +32,7 @@ from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
 from rlcore.models.adapter import ADAPTER_FOLDER
 from rlcore.models.base import check_model_files, copy_base_model, load_pretrained, with_file_names
-from rlcore.models.files import MODEL_FOLDER, locate_model, read_config
+from rlcore.models.files import MODEL_FOLDER, context_of, locate_model, read_config
 from rlcore.models.soundness import check_tokenizer_fits
 from rlcore.models.stop_tokens import record_stops, stops_of
 from rlcore.models.tokenizer import load_tokenizer, read_tokenizer
@@ -165,7 +165,7 @@ def _prepared(job: Job, root: Path, store: ArtifactStore, scratch: Path) -> _Pre
     recipe = recipe_of(
         job.config,
         model_dir=source,
-        context=config.get("max_position_embeddings"),
+        context=context_of(config),
         num_prompts=prompts.height,
         longest_prompt=int(prompts["prompt_ids"].list.len().to_numpy().max()),
         prompts_file=f"{store.root}/dataset/{TRAINING}/{name}/prompts.parquet",

@@ -33,9 +33,10 @@ _CALLS = "function_call"  # of ShareGPT: a turn of the assistant that is nothing
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("thinking", "reasoning")
 # What would change what is trained, and cannot be: key -> the values that mean nothing.
+_SENSES = ("audio", "image", "images", "video", "videos")
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "refusal": (None, ""),
-    **dict.fromkeys(("audio", "image", "images", "video", "videos"), (None, "", [])),
+    **dict.fromkeys(_SENSES, (None, "", [])),
 }
 _TRAINED: dict[str, tuple[Any, ...]] = {"weight": (None, 1), "train": (None, True)}
 
@@ -139,6 +140,19 @@ def _conversation_in(text: str, column: str) -> Any:
             f"{column} begins as a list of messages written as text, and {error}: {text!r:.80};"
             " write it whole, as JSON, or give plain text as [{role: user, content: ...}]",
         ) from None
+
+
+def check_text_alone(row: Mapping[str, Any]) -> None:
+    """Raise BadRow for a row with a column of images or sounds that is not empty."""
+    for column in _SENSES:
+        if not _is_empty(row.get(column)):
+            raise BadRow("content_part", f"the row has {column}, and only text is read")
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether ``value`` holds nothing, as Parquet's structures of nulls."""
+    parts = value.values() if isinstance(value, dict) else value
+    return all(map(_is_empty, parts)) if isinstance(value, dict | list) else not value
 
 
 def _check_meant(value: Mapping[str, Any], role: str) -> None:

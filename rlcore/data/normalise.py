@@ -6,8 +6,9 @@
   ``solution``, perhaps ``data_source``. A demonstration where there is a completion; a prompt where
   there is a ground truth or no completion.
 - conversations: ``messages``, or ShareGPT's ``conversations`` and perhaps ``system``; perhaps a
-  ground truth. As TRL: the completion is what follows the last user turn, from the assistant's
-  first turn on.
+  ground truth. A ``prompt`` beside ``messages`` is their begin, and left out, where there is no
+  column of verl, TRL or preferences, or ``columns`` names ``messages``. As TRL: the completion is
+  what follows the last user turn, from the assistant's first turn on.
 - Alpaca: ``instruction``, ``output``, perhaps ``input``, which is asked behind a blank line,
   perhaps ``system`` and ``history``, as LLaMA-Factory has them. As TRL.
 - GSM8K: ``question`` and ``answer`` (a source of kind "gsm8k"). Both.
@@ -26,10 +27,18 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from rlcore.data.conversation import ANSWERS, check_roles, conversation_of, policys_part, tools_of
+from rlcore.data.conversation import (
+    ANSWERS,
+    check_roles,
+    check_text_alone,
+    conversation_of,
+    policys_part,
+    tools_of,
+)
 from rlcore.data.rows import BadRow, RawTable, Reject, Row, said, shown
 from rlcore.data.values import as_text, is_conversation, value_in
 from rlcore.models.chat import Message
@@ -55,8 +64,8 @@ STYLES = ("rule", "model", "judge", "code")
 # verl: the text after the last "#### ", commas removed (examples/data_preprocess/gsm8k.py)
 _GSM8K_ANSWER = re.compile(r"#### (-?[0-9.,]+)")
 _CONVERSATIONS = ("messages", "conversations")
-_TRUTHS = ("ground_truth", "solution")
-_OF_TRL = ("completion", *_TRUTHS)
+_CONVERSED = ("trl", "messages", "alpaca")  # forms that ``_conversation`` reads
+_OF_TRL = ("completion", "ground_truth", "solution")
 _json = json.JSONEncoder(ensure_ascii=False, default=str).encode  # dumps() would make one per row
 _INTEGER = re.compile(r"-?\d+")
 _AIME_ANSWER = re.compile(r"[0-9]{1,3}")
@@ -67,16 +76,20 @@ def normalise(
 ) -> tuple[list[Row], list[Reject]]:
     """Return the usable rows of ``table``, and a Reject for each other row.
 
-    ``form``: that of ``form_of``; None: of the columns of these rows. ``start``: the number of the
-    first row. Raises ``UserError`` as ``form_of`` does.
+    ``form``: that of ``form_of``, ``table`` that of ``with_truth``; None: of the columns of these
+    rows. ``start``: the number of the first row. Raises ``UserError`` as ``form_of`` does.
     """
-    form = form or form_of(table, columns_of(table.rows))
+    if form is None:
+        found = columns_of(table.rows)
+        form = form_of(table, found)
+        table = with_truth(table, form, found)
     makers = {"verl": _verl, "trl": _trl, "messages": _messages, "alpaca": _alpaca}
     make = {**makers, "gsm8k": _gsm8k, "math": _math, "aime": _aime}[form]
     rows, rejects = [], []
     for index, values in enumerate(table.rows, start):
         present = {name: value for name, value in _ours(values, table).items() if value is not None}
         try:
+            check_text_alone(present)
             row = make(table, index, present)
             _check(row)
         except BadRow as bad:
@@ -122,11 +135,15 @@ def form_of(table: RawTable, found: dict[str, None]) -> str:
     columns = _ours(dict(found), table)
     if table.form is not None and _OF_KIND[table.form] <= set(columns):
         return table.form
-    if table.form is None and "prompt" in columns:
+    if table.form is None and "prompt" in columns and "messages" not in table.columns:
         if "reward_model" in columns and "ground_truth" not in table.columns:
             return "verl"
         named = "data_source" in found and not table.columns
-        return "verl" if named and columns.keys().isdisjoint(_OF_TRL) else "trl"
+        if named and columns.keys().isdisjoint(_OF_TRL):
+            return "verl"
+        begins = "messages" in columns and "prompt" not in table.columns
+        whole = begins and columns.keys().isdisjoint((*_OF_TRL, "chosen", "rejected"))
+        return "messages" if whole else "trl"
     if table.form is None and not columns.keys().isdisjoint(_CONVERSATIONS):
         return "messages"
     if table.form is None and {"instruction", "output"} <= columns.keys():
@@ -136,6 +153,15 @@ def form_of(table: RawTable, found: dict[str, None]) -> str:
         f" {'; '.join(FORMS)}; rename the columns or name them on the source, e.g. columns:"
         " {prompt: question, ground_truth: answer}"
     )
+
+
+def with_truth(table: RawTable, form: str, found: dict[str, None]) -> RawTable:
+    """Return ``table``, its ground truth read from TRL's ``solution`` where no column of all of its
+    rows, ``found``, is one: a row that lacks its own has none, and no worked solution for it."""
+    columns = _ours(dict(found), table)
+    if form not in _CONVERSED or "ground_truth" in columns or "solution" not in columns:
+        return table
+    return replace(table, columns={**table.columns, "ground_truth": "solution"})
 
 
 def _gsm8k(table: RawTable, index: int, values: dict[str, Any]) -> Row:
@@ -212,9 +238,9 @@ def _messages(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     column = next((name for name in _CONVERSATIONS if name in values), _CONVERSATIONS[0])
     if isinstance(text := values.get(column), str) and not is_conversation(text):
         raise BadRow("wrong_type", f"{column} is text, not a list of messages")
-    chat, columns = _chat(table, values, column, "user"), (column,)
+    chat, columns = _chat(table, values, column, "user"), (column, "prompt")
     if column == "conversations":
-        chat, columns = [*_system(values, chat), *chat], (column, "system")
+        chat, columns = [*_system(values, chat), *chat], (*columns, "system")
     cut = policys_part(chat)
     return _conversation(table, index, values, chat[:cut], chat[cut:], columns)
 
@@ -248,8 +274,7 @@ def _conversation(
     solution: list[Message],
     columns: tuple[str, ...],
 ) -> Row:
-    truth_column = next((name for name in _TRUTHS if name in values), _TRUTHS[0])
-    truth = as_text(values.get(truth_column), truth_column, padded=table.padded)
+    truth = as_text(values.get("ground_truth"), "ground_truth", padded=table.padded)
     name = values.get("data_source")
     return _row(
         table,
@@ -260,7 +285,7 @@ def _conversation(
         scored=truth is not None or not solution,
         reward_style="rule" if truth is not None else "model",
         ground_truth=truth,
-        extra_info=_json(_others(values, (*columns, truth_column, "data_source", "tools"))),
+        extra_info=_json(_others(values, (*columns, "ground_truth", "data_source", "tools"))),
         tools=tools_of(values.get("tools"), padded=table.padded),
     )
 

@@ -38,7 +38,8 @@ def preview(recipe: Recipe, count: int) -> Preview:
     ``count``: examples of each kind, at most. Raises ``UserError`` as base_model and prepare_data
     do.
     """
-    texts = training_texts(recipe.data, recipe.seed) if recipe.model.path is None else ()
+    given = recipe.data, recipe.seed, recipe.environment
+    texts = training_texts(*given) if recipe.model.path is None else ()
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = base_tokenizer(recipe.model, Path(scratch), texts=texts)
         prepared = prepare_for(recipe, tokenizer)

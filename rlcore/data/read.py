@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 from rlcore.data.generators import generated_rows
-from rlcore.data.normalise import columns_of, form_of, normalise
+from rlcore.data.normalise import columns_of, form_of, normalise, with_truth
 from rlcore.data.rows import RawTable, Reject, Row, said
 from rlcore.data.sources import count_rows, open_source, source_files
 from schemas.data import DataSection, GeneratedSource, MathSource, ReadSource
@@ -56,9 +56,11 @@ def parts_of(
                 yield Part(next(numbers), made[0].source, made=made)
             continue
         for table, read in open_source(source, f"data.sources[{index}]"):
-            form = form_of(table, columns_of(read()))
+            found = columns_of(read())
+            form = form_of(table, found)
+            truthful = with_truth(table, form, found)
             for start, rows in _cut(read()):
-                yield Part(next(numbers), table.source, replace(table, rows=rows), form, start)
+                yield Part(next(numbers), table.source, replace(truthful, rows=rows), form, start)
 
 
 def _cut(rows: Iterable[T]) -> Iterator[tuple[int, list[T]]]:
@@ -70,9 +72,11 @@ def _cut(rows: Iterable[T]) -> Iterator[tuple[int, list[T]]]:
         yield start, some
 
 
-def read_rows(data: DataSection, seed: int) -> list[Row]:
+def read_rows(
+    data: DataSection, seed: int, environment: EnvironmentSection | None = None
+) -> list[Row]:
     """Return the usable rows of all sources. Raises ``UserError`` as ``parts_of`` does."""
-    return [row for part in parts_of(data, seed) for row in part.normalised()[0]]
+    return [row for part in parts_of(data, seed, environment) for row in part.normalised()[0]]
 
 
 def training_texts(

@@ -12,6 +12,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 
 from rlcore.models.adapter import check_adapter
 from rlcore.models.files import (
+    context_of,
     copy_model,
     copy_tokenizer,
     locate_model,
@@ -26,7 +27,14 @@ from rlcore.models.soundness import (
     check_tokenizer_fits,
     check_weights,
 )
-from rlcore.models.stop_tokens import Stops, check_generation, check_id, record_stops, stops_of
+from rlcore.models.stop_tokens import (
+    TEMPLATE_ERRORS,
+    Stops,
+    check_generation,
+    check_id,
+    record_stops,
+    stops_of,
+)
 from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
 from rlcore.models.weight_names import empty_model, file_shapes, has_file_names, write_file_names
 from rlcore.store.limits import within, within_memory
@@ -123,7 +131,7 @@ def check_base_model(model: ModelSection, source: Path, *, values_to: float = ma
     config = check_model_files(
         source, trust_remote_code=model.trust_remote_code, values_to=values_to
     )
-    context = config.get("max_position_embeddings")
+    context = context_of(config)
     if context is not None and context < model.max_tokens:
         raise UserError(
             f"model.max_tokens = {model.max_tokens} exceeds max_position_embeddings = {context} of"
@@ -187,6 +195,8 @@ def _check_template(tokenizer: Any, model: ModelSection) -> None:
                 tokenizer.apply_chat_template(
                     question, tokenize=False, add_generation_prompt=open_turn
                 )
+    except UserError:  # a ValueError, too
+        raise
     except TemplateSyntaxError as error:
         raise UserError(
             f"{whose}: the chat template is not Jinja (line {error.lineno}: {error.message}); fix"
@@ -194,6 +204,11 @@ def _check_template(tokenizer: Any, model: ModelSection) -> None:
         ) from None
     except TemplateError:  # it compiles, and refuses this conversation only
         pass
+    except TEMPLATE_ERRORS as error:
+        raise UserError(
+            f"{whose}: the chat template fails at a question of one line ({error}); fix"
+            " model.chat_template (~ joins text and numbers, + does not)"
+        ) from None
 
 
 def copy_base_model(

@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import TemplateError
-
-from rlcore.models.stop_tokens import closing_or_eos
+from rlcore.models.stop_tokens import TEMPLATE_ERRORS, closing_or_eos
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -168,7 +166,7 @@ def rendered(
             tokenize=False,
             add_generation_prompt=open_turn,
         )
-    except TemplateError as error:
+    except TEMPLATE_ERRORS as error:
         return Refused("template", f"the chat template refuses the row: {error}")
     return str(text)
 

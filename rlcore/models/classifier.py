@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlcore.cluster.progress import advance
-from rlcore.models.files import local_directory, locate_model, read_config
+from rlcore.models.files import context_of, local_directory, locate_model, read_config
 from rlcore.models.shape import directory_parameters
 from rlcore.models.tokenizer import read_tokenizer
 from rlcore.models.weight_files import checkpoint_shapes
@@ -51,8 +51,8 @@ def check_base(section: RewardModelSection, policy: Path | None, *, longest: int
     if base is None or not (base.startswith((".", "~", "/")) or Path(base).is_dir()):
         return
     directory = locate_model(base, None, key="reward_model.base")
-    context = read_config(directory).get("max_position_embeddings")
-    if isinstance(context, int) and context < longest:
+    context = context_of(read_config(directory))
+    if context is not None and context < longest:
         raise UserError(
             f"reward_model.base = '{base}' reads {context} tokens (max_position_embeddings) and"
             f" prompt and answer may have {longest}; lower reward_model.max_tokens and"
@@ -100,8 +100,8 @@ def check_classifier(name: str, model: BroughtRewardModel, *, longest: int) -> N
             f"{where} has no chat template, by which conversations are written for it; save its"
             " tokenizer with the template that it was trained on"
         )
-    context = config.get("max_position_embeddings")
-    if isinstance(context, int) and context < longest:
+    context = context_of(config)
+    if context is not None and context < longest:
         raise UserError(
             f"{where} reads {context} tokens (max_position_embeddings) and prompt and answer may"
             f" have {longest}; lower data.max_prompt_tokens or rl.rollout.max_new_tokens"
@@ -145,7 +145,7 @@ class Classifier:
         )
         self._model = model.to(device).eval()
         self._device = device
-        self._context: int | None = getattr(model.config, "max_position_embeddings", None)
+        self._context = context_of(model.config.to_dict())
         # Without one, transformers refuses more than one conversation at a time.
         self._many = model.config.pad_token_id is not None
 

@@ -33,6 +33,8 @@ SIZE_NAMES = {
     "n_inner": "intermediate_size",
     "ffn_dim": "intermediate_size",
 }
+# Names of the longest context, in tokens: of most classes, GPT-2 and GPT-J, MPT and DBRX.
+CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len")
 # Files of a Hugging Face directory besides weights and architecture.
 COMPANION_FILES = (
     "generation_config.json",
@@ -174,6 +176,15 @@ def read_config(directory: Path) -> dict[str, Any]:
             remedy = "it is an adapter: merge it into its base model first (peft: merge_and_unload)"
         raise UserError(f"model.path = '{directory}' has no config.json; {remedy}")
     return read_json(file)
+
+
+def context_of(config: Mapping[str, Any]) -> int | None:
+    """Return the tokens of the longest context that a config.json names; None where it names none.
+    Models of images and text name it in their ``text_config``."""
+    text = config.get("text_config")
+    parts = (config, text if isinstance(text, dict) else {})
+    found = (part.get(name) for part in parts for name in CONTEXT_NAMES)
+    return next((context for context in found if isinstance(context, int)), None)
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from rlcore.models.files import read_config, read_json, write_json
 from rlcore.models.tokenizer import eos_token_id, special_tokens
 from schemas.errors import UserError
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
     from rlcore.models.tokenizer import ChatTokenizer
 
 
+# What templates raise: Jinja's own, and what Python's operators raise on their values.
+TEMPLATE_ERRORS = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+)
 GENERATION = "generation_config.json"
 # Of sampling alone, with the values that change nothing.
 _SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 50, "typical_p": 1.0}
@@ -166,18 +177,16 @@ def closing_token(tokenizer: "ChatTokenizer") -> str | None:
     added token (Phi-3 writes "<|end|>", and EOS at the end of a chat alone). Where nothing does,
     what ends a chat. A template that refuses the chat cannot be asked, and EOS is taken.
     """
-    from jinja2 import TemplateError
-
     eos = str(tokenizer.eos_token)
     try:
         last = _behind_answer(tokenizer, OPENING)
-    except TemplateError:
+    except TEMPLATE_ERRORS:
         return eos
     try:
         followed = _behind_answer(tokenizer, [*OPENING, OPENING[0]])
         pairs = enumerate(zip(last, followed, strict=False))
         always = last[: next((at for at, (a, b) in pairs if a != b), len(followed))]
-    except TemplateError:
+    except TEMPLATE_ERRORS:
         always = last
     added = [token.content for token in tokenizer.added_tokens_decoder.values()]
     tokens = {*special_tokens(tokenizer), *(text for text in added if text.strip())}

@@ -152,7 +152,8 @@ def _tokenizer(recipe: Recipe, scratch: Path) -> "ChatTokenizer | None":
     """Return the tokenizer of the recipe's model; None where only the hub may have it."""
     model = recipe.model
     if model.path is None:
-        return base_tokenizer(model, scratch, texts=training_texts(recipe.data, recipe.seed))
+        texts = training_texts(recipe.data, recipe.seed, recipe.environment)
+        return base_tokenizer(model, scratch, texts=texts)
     return base_tokenizer(model, scratch, texts=()) if local_directory(model.path) else None
 
 

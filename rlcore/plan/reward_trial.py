@@ -122,8 +122,8 @@ def sample_rows(recipe: Recipe, *, most: int | None) -> RewardRows:
     Nothing is written into a store. Raises UserError where no demonstration has a ground truth,
     and as ``base_model`` and ``prepare_data`` do.
     """
-    rows = read_rows(recipe.data, recipe.seed)
-    rows, _ = apply_filters(rows, recipe.data.filters)
+    given = recipe.data, recipe.seed, recipe.environment
+    rows, _ = apply_filters(read_rows(*given), recipe.data.filters)
     solved = [row for row in rows if row.solution and row.ground_truth and row.split != "test"]
     if not solved:
         raise UserError(
@@ -131,7 +131,7 @@ def sample_rows(recipe: Recipe, *, most: int | None) -> RewardRows:
             " reward on; give a run instead, whose rollouts are scored again"
         )
     kept = solved if most is None else solved[: max(1, most // 2)]
-    texts = training_texts(recipe.data, recipe.seed) if recipe.model.path is None else ()
+    texts = training_texts(*given) if recipe.model.path is None else ()
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = base_tokenizer(recipe.model, Path(scratch), texts=texts)
     answers = [str(row.solution[-1]["content"]) for row in kept]

@@ -143,8 +143,11 @@ def check_pairs(table: pl.DataFrame, at: str = "reward_model.preferences") -> No
 
 def contaminated(table: pl.DataFrame, prompts: pl.DataFrame, result: str) -> str | None:
     """Return a warning where prompts of ``table`` are test prompts of the dataset ``prompts``, of
-    which ``result`` is then not independent; else None."""
-    tested = table["uid"].is_in(prompts.filter(prompts["split"] == "test")["uid"].implode())
+    which ``result`` is then not independent; else None. They are compared by their tokens, as the
+    uid of a file's row is of its responses, too."""
+    test = set(map(tuple, to_arrays(prompts.filter(prompts["split"] == "test")["prompt_ids"])))
+    asked = to_arrays(table.select(pl.col("token_ids").list.head("prompt_tokens")).to_series())
+    tested = pl.Series([tuple(ids) in test for ids in asked], dtype=pl.Boolean)
     if not tested.any():
         return None
     return (

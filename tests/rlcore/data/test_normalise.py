@@ -65,6 +65,40 @@ def test_messages_are_a_conversation_whose_last_answer_is_learnt() -> None:
     assert (row.prompt, row.solution) == (chat[:-1], chat[-1:])
 
 
+@pytest.mark.parametrize(
+    ("beside", "columns"),
+    [
+        ({"prompt_id": "1"}, {}),
+        ({"solution": "5"}, {"messages": "messages"}),
+        ({"task": "sums"}, {"data_source": "task"}),
+    ],
+)
+def test_a_prompt_beside_messages_is_their_begin(
+    beside: dict[str, str], columns: dict[str, str]
+) -> None:
+    """H4's form (no_robots, ultrachat_200k): all demonstrations were lost."""
+    chat = {"prompt": USER["content"], "messages": [USER, ASSISTANT]}
+    row = one({**chat, **beside}, columns=columns)
+    assert (row.prompt, row.solution) == ([USER], [ASSISTANT])
+    assert json.loads(row.extra_info) == ({} if columns else beside)
+
+
+@pytest.mark.parametrize(
+    ("beside", "columns", "truth"),
+    [
+        ({"ground_truth": "5"}, {}, "5"),
+        ({"chosen": "5", "rejected": "6"}, {}, None),
+        ({}, {"prompt": "prompt"}, None),
+        ({"reward_model": {"style": "rule", "ground_truth": "5"}, "data_source": "s"}, {}, "5"),
+    ],
+)
+def test_a_prompt_beside_messages_is_asked_where_columns_say_so(
+    beside: dict[str, Any], columns: dict[str, str], truth: str | None
+) -> None:
+    row = one({"prompt": "2 + 3?", "messages": [USER, ASSISTANT], **beside}, columns=columns)
+    assert (row.prompt_text, row.solution, row.ground_truth) == ("2 + 3?", [], truth)
+
+
 def test_sharegpt_and_its_columns_are_a_conversation() -> None:
     said = [{"from": "human", "value": USER["content"]}, {"from": "gpt", "value": "#### 5"}]
     row = one({"conversations": said, "system": SYSTEM["content"], "id": "a"})
@@ -209,6 +243,9 @@ def test_an_empty_file_is_said_to_be_empty() -> None:
         ({**VERL, "reward_model": {"style": "vibes"}}, "reward_style", "'vibes' is none of rule"),
         ({**VERL, "data_source": None}, "no_data_source", "data_source is missing"),
         ({**VERL, "extra_info": "x"}, "wrong_type", "extra_info is not an object"),
+        ({**VERL, "images": [{"bytes": "x", "path": None}]}, "content_part", "has images, and"),
+        ({"prompt": "2 + 3?", "completion": "5", "image": "1.jpg"}, "content_part", "has image"),
+        ({"prompt": "2 + 3?", "completion": "5", "audio": {"path": "a"}}, "content_part", "audio"),
         ({"prompt": "2 + 3?", "completion": " "}, "empty_solution", "assistant message is empty"),
     ],
 )
@@ -222,6 +259,11 @@ def test_a_bad_row_is_rejected_with_its_reason_and_content(
     assert (reject.source, reject.row, reject.reason) == ("rows.jsonl", 1, reason)
     assert detail in reject.detail
     assert set(json.loads(reject.content)) == set(row)
+
+
+@pytest.mark.parametrize("empty", [None, "", [], [None], [{"bytes": None, "path": None}]])
+def test_an_empty_column_of_images_leaves_a_row_of_text(empty: object) -> None:
+    assert one({**VERL, "images": empty}).prompt == [USER]
 
 
 def test_gsm8k_without_a_final_integer_is_rejected() -> None:

@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 
 from flows.paths import RECIPES
 from rlcore.data.prepare import prepare
 from rlcore.data.preview import BOUNDARY, example_lines, preview
 from rlcore.models.base import build_base_model, copy_base_model
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.plan.reward_trial import sample_rows
 from rlcore.recipes.load import load_recipe
+from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 
 # Another form than the tokenizer's own: who reads the model's template sees other tokens.
@@ -70,6 +73,13 @@ def test_a_model_of_ones_own_shows_the_recipes_template(tmp_path: Path) -> None:
     assert any(
         line.endswith("[assistant] ") for line in example_lines(shown.prompts[0], shown.tokenizer)
     )
+
+
+def test_rows_that_the_environment_makes_are_shown() -> None:
+    recipe = load_recipe("text-game-grpo", {}, directory=RECIPES)
+    assert len(preview(recipe, 2).prompts) == 2
+    with pytest.raises(UserError, match="has no demonstration with a ground truth"):
+        sample_rows(recipe, most=4)
 
 
 def test_a_row_shows_boundaries_mask_and_ids_and_no_control_characters() -> None:

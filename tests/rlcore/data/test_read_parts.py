@@ -49,6 +49,27 @@ def test_the_form_is_that_of_the_columns_of_all_rows(tmp_path: Path, late: dict,
     assert [part.start for part in found] == [0, 4, 8]
 
 
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"prompt": "2 + 3?", "ground_truth": "5"}, {}),
+        ({"problem": "2 + 3?", "answer": "5"}, {"prompt": "problem", "ground_truth": "answer"}),
+    ],
+)
+@pytest.mark.parametrize("null", [True, False])
+def test_a_row_without_its_truth_has_not_the_worked_solution_for_it(
+    tmp_path: Path, row: dict[str, str], columns: dict[str, str], null: bool
+) -> None:
+    asked, truth = row
+    lacks = {asked: "1 + 1?", "solution": "It is 2.", **({truth: None} if null else {})}
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(each) + "\n" for each in [*[lacks] * 5, row]))
+    source = FileSource.model_validate({"path": str(path), "columns": columns})
+    rows = [row for part in parts(source) for row in part.normalised()[0]]
+    assert [row.ground_truth for row in rows] == [None] * 5 + ["5"]
+    assert {row.reward_style for row in rows[:5]} == {"model"}
+
+
 def test_columns_that_make_no_form_may_come_late(tmp_path: Path) -> None:
     rows = [*({"extra": n} for n in range(5)), {"prompt": "?", "ground_truth": "1"}]
     path = tmp_path / "a.jsonl"

@@ -1,5 +1,8 @@
 """The contract of engines: kept by ours and by a user's, and it finds what breaks it."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +21,7 @@ from schemas.outcomes import FinishReason
 from tests.rlcore.engines.conftest import EngineProcess, RemoteEngine
 from tests.rlcore.engines.forty_lines import SmallEngine
 
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(180)
 OWN = "tests.rlcore.engines.forty_lines:SmallEngine"
 
@@ -51,12 +55,13 @@ def test_transformers_keeps_it(model_dirs: dict[bool, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_an_engine_of_forty_lines_keeps_it(
-    model_dirs: dict[bool, Path], capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as its process has it
-    assert main([OWN, str(model_dirs[False])]) == 0
-    said = capsys.readouterr().out.splitlines()
+def test_an_engine_of_forty_lines_keeps_it(model_dirs: dict[bool, Path]) -> None:
+    """In a process of its own, which the command replaces to set the environment of engines."""
+    command = [sys.executable, "-m", "rlcore.engines.contract", OWN, str(model_dirs[False])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    said = ended.stdout.splitlines()
     assert len(said) == len(CHECKS)
     assert all(line.startswith("holds   ") for line in said)
 

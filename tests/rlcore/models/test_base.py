@@ -7,9 +7,10 @@ from transformers import AutoModelForCausalLM
 
 from rlcore.models.base import base_tokenizer, build_base_model, copy_base_model
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.models.files import read_json, write_json
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
-from tests.rlcore.models.scratch import SCRATCH, TEXTS
+from tests.rlcore.models.scratch import SCRATCH, TEXTS, copied
 
 
 def test_the_quickstart_shape_is_below_a_million_parameters_and_knows_its_end(
@@ -65,9 +66,15 @@ def test_the_tokenizer_alone_is_the_one_of_the_whole_model(base: Path, tmp_path:
     assert not list(tmp_path.glob("[sc]*/*.safetensors"))
 
 
-def test_a_context_shorter_than_max_tokens_is_refused(base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["max_position_embeddings", "n_positions"])
+def test_a_context_shorter_than_max_tokens_is_refused(
+    base: Path, tmp_path: Path, name: str
+) -> None:
+    source = copied(base, tmp_path / "source")
+    config = read_json(source / "config.json")
+    write_json(source / "config.json", config | {name: config.pop("max_position_embeddings")})
     with pytest.raises(
         UserError,
         match=r"model\.max_tokens = 2048 exceeds max_position_embeddings = 512 of model .*lower",
     ):
-        copy_base_model(ModelSection(path=str(base)), base, tmp_path / "m")
+        copy_base_model(ModelSection(path=str(source)), source, tmp_path / "m")

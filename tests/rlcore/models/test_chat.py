@@ -138,12 +138,17 @@ def test_a_template_without_eos_is_an_error(templated) -> None:
         encode_demonstrations(tokenizer, [_chat("a", "b")])
 
 
-def test_one_row_that_the_template_refuses_costs_that_row_only(templated) -> None:
+@pytest.mark.parametrize(
+    ("refuses", "why"),
+    [("raise_exception('no bad rows')", "no bad rows"), ("1 + messages[0].content", "unsupported")],
+)
+def test_one_row_that_the_template_refuses_costs_that_row_only(
+    templated, refuses: str, why: str
+) -> None:
     tokenizer = templated(
-        "{% if messages[0].content == 'bad' %}{{ raise_exception('no bad rows') }}{% endif %}"
-        + CHATML
+        f"{{% if messages[0].content == 'bad' %}}{{{{ {refuses} }}}}{{% endif %}}{CHATML}"
     )
     good, bad = encode_prompts(tokenizer, [_chat("good"), _chat("bad")])
     assert isinstance(good, list)
     assert isinstance(bad, Refused)
-    assert "no bad rows" in bad.detail
+    assert why in bad.detail

@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GPT2Config, MptConfig
 
 from rlcore.models.base import copy_base_model
 from rlcore.models.files import (
+    context_of,
     copy_model,
     local_directory,
     locate_model,
@@ -43,6 +45,22 @@ def test_a_snapshot_of_links_is_copied_as_files(base: Path, tmp_path: Path) -> N
     model = model.model_copy(update={"stop_tokens": ("0", "1")})
     copy_base_model(model, snapshot, tmp_path / "other")
     assert {file.name: file.read_bytes() for file in snapshot.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        (GPT2Config().to_dict(), 1024),
+        (MptConfig().to_dict(), 2048),
+        ({"max_position_embeddings": 512, "n_positions": 64}, 512),
+        ({"text_config": {"max_position_embeddings": 256}}, 256),
+        ({"text_config": None, "n_layer": 2}, None),
+    ],
+)
+def test_the_context_is_found_under_each_classs_name(
+    config: dict[str, Any], context: int | None
+) -> None:
+    assert context_of(config) == context
 
 
 def test_model_directory_refuses_what_is_none(base: Path, tmp_path: Path) -> None:

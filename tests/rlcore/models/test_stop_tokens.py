@@ -79,8 +79,9 @@ def test_the_template_says_what_closes_a_turn(model: Path, text: str, closing: s
     assert ("WARNING" in stops.lines()[-1]) == (closing is None)
 
 
-def test_a_template_that_refuses_the_question_is_taken_at_its_eos(model: Path) -> None:
-    refuses = "{% if messages|length < 9 %}{{ raise_exception('too few') }}{% endif %}"
+@pytest.mark.parametrize("why", ["raise_exception('too few')", "1 + 'too few'"])
+def test_a_template_that_refuses_the_question_is_taken_at_its_eos(model: Path, why: str) -> None:
+    refuses = "{% if messages|length < 9 %}{{ WHY }}{% endif %}".replace("WHY", why)
     tokenizer = load_tokenizer(model, chat_template=refuses)
     assert closing_token(tokenizer) == EOS
 

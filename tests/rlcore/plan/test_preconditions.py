@@ -261,6 +261,11 @@ MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
         {"model.chat_template": "{% for m in messages %}"},
         "model.chat_template: the chat template is not Jinja (line 1: Unexpected end of template",
     ),
+    "a template that adds text to a number": (
+        lambda directory: None,
+        {"model.chat_template": "{% for m in messages %}{{ loop.index + m.content }}{% endfor %}"},
+        "model.chat_template: the chat template fails at a question of one line (unsupported",
+    ),
     "an endless template": (lambda _: None, {"model.chat_template": ENDLESS}, "longer than 2 s"),
     "a template that doubles": (
         lambda _: None,

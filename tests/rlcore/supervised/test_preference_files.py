@@ -60,9 +60,10 @@ def test_bad_rows_are_rejects_and_equal_ones_are_dropped(tmp_path: Path) -> None
     """One bad pair of thousands ended the stage, and equal ones were trained on."""
     good = [{"prompt": f"{n}+1?", "chosen": f"{n + 1}", "rejected": "3"} for n in range(4, 30)]
     equal = [{"prompt": "3?", "chosen": "3", "rejected": "3"}] * 5
-    path = write(tmp_path / "x.jsonl", [{"prompt": "a", "chosen": "b"}, *equal, *good])
+    seen = {**good[0], "images": ["1.jpg"]}
+    path = write(tmp_path / "x.jsonl", [{"prompt": "a", "chosen": "b"}, seen, *equal, *good])
     found = read_preferences(FilePreferences(path=str(path)), DATA)
-    assert found.left_out == {"missing": 1, "equal": 5}
+    assert found.left_out == {"missing": 1, "content_part": 1, "equal": 5}
     assert len(found.rows) == 2 * len(good)
     write(path, [{"prompt": "a", "chosen": "b"}] * 4 + good)
     with pytest.raises(UserError, match="4 of 30 rows rejected") as error:

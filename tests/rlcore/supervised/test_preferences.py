@@ -1,19 +1,39 @@
 """Preferences are fit for training: some differ, and none is too long."""
 
+from pathlib import Path
+from typing import Any
+
 import polars as pl
 import pytest
 
+from rlcore.models.chat import encode_prompts
 from rlcore.supervised.preference_files import SOLUTIONS_FILE, read_preferences
-from rlcore.supervised.preferences import check_pairs, encode, fit
+from rlcore.supervised.preferences import check_pairs, contaminated, encode, fit
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
-from schemas.reward_model import Gsm8kSolutions
+from schemas.reward_model import FilePreferences, Gsm8kSolutions
 from tests.rlcore.supervised.responses import make_preferences, solutions, write
 
 
 def test_no_two_responses_that_differ_is_said_before_training() -> None:
     with pytest.raises(UserError, match="no prompt with two of unequal rank"):
         check_pairs(make_preferences(8).filter(pl.col("rank") == 1))
+
+
+def test_test_prompts_among_preferences_of_a_file_are_told(tokenizer: Any, tmp_path: Path) -> None:
+    """The uid of such a row is of its responses, too, and no prompt's."""
+    pairs = [{"prompt": f"{n}+1?", "chosen": f"{n + 1}", "rejected": "3"} for n in range(4, 9)]
+    path = write(tmp_path / "pairs.jsonl", pairs)
+    data = DataSection(sources=(FileSource(path="x.jsonl"),))
+    table = encode(read_preferences(FilePreferences(path=str(path)), data).rows, tokenizer).table
+    chats = [[{"role": "user", "content": pair["prompt"]}] for pair in pairs]
+    prompts = pl.DataFrame(
+        {"split": ["test", "test", *["train"] * 3], "prompt_ids": encode_prompts(tokenizer, chats)}
+    )
+    said = contaminated(table, prompts, "this policy")
+    assert said is not None
+    assert said.startswith("2 prompts of the preferences are test prompts")
+    assert contaminated(table, prompts[2:], "this policy") is None
 
 
 def test_long_responses_are_left_out_and_counted(tokenizer, tmp_path) -> None:
