@@ -6,8 +6,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from rlcore.models.base import base_tokenizer, build_base_model, copy_base_model
-from rlcore.models.tokenizer import load_tokenizer
 from rlcore.models.files import read_json, write_json
+from rlcore.models.tokenizer import load_tokenizer
 from schemas.errors import UserError
 from schemas.model import FromScratch, ModelSection
 from tests.rlcore.models.scratch import SCRATCH, TEXTS, copied
