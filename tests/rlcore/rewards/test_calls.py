@@ -7,7 +7,7 @@ import pytest
 from rlcore.rewards.types import RewardRow
 from schemas.errors import UserError
 from schemas.rl import RewardFunction
-from tests.rlcore.rewards.scoring import ERROR, TIMEOUT, Start, outcomes, rows
+from tests.rlcore.rewards.scoring import ERROR, HERE, TIMEOUT, Start, outcomes, rows
 
 
 def test_rows_of_a_coroutine_wait_side_by_side_and_answer_in_order(start: Start) -> None:
@@ -26,9 +26,9 @@ def test_a_coroutine_that_takes_too_long_is_cancelled_and_costs_no_other_row(sta
     assert (
         rewards[1].detail == "reward_samples:side_by_side: no score within 0.5 s; it was cancelled"
     )
-    assert rewards[2].detail == "KeyError: 'raise' (reward_samples.py line 28)", (
-        "where it was raised"
-    )
+    lines = (HERE / "reward_samples.py").read_text().splitlines()
+    where = lines.index("        raise KeyError(response)") + 1
+    assert rewards[2].detail == f"KeyError: 'raise' (reward_samples.py line {where})"
 
 
 def test_many_rows_with_long_answers_block_neither_side(start: Start) -> None:
