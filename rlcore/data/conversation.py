@@ -32,11 +32,11 @@ _RENAMED = {
 _CALLS = "function_call"  # of ShareGPT: a turn of the assistant that is nothing but calls
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _REASONING_PARTS = ("thinking", "reasoning")
+_MEDIA = ("audio", "image", "images", "video", "videos")
 # What would change what is trained, and cannot be: key -> the values that mean nothing.
-_SENSES = ("audio", "image", "images", "video", "videos")
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "refusal": (None, ""),
-    **dict.fromkeys(_SENSES, (None, "", [])),
+    **dict.fromkeys(_MEDIA, (None, "", [])),
 }
 _TRAINED: dict[str, tuple[Any, ...]] = {"weight": (None, 1), "train": (None, True)}
 
@@ -142,9 +142,9 @@ def _conversation_in(text: str, column: str) -> Any:
         ) from None
 
 
-def check_text_alone(row: Mapping[str, Any]) -> None:
+def check_text_only(row: Mapping[str, Any]) -> None:
     """Raise BadRow for a row with a column of images or sounds that is not empty."""
-    for column in _SENSES:
+    for column in _MEDIA:
         if not _is_empty(row.get(column)):
             raise BadRow("content_part", f"the row has {column}, and only text is read")
 

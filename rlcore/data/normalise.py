@@ -34,7 +34,7 @@ from typing import Any
 from rlcore.data.conversation import (
     ANSWERS,
     check_roles,
-    check_text_alone,
+    check_text_only,
     conversation_of,
     policys_part,
     tools_of,
@@ -89,7 +89,7 @@ def normalise(
     for index, values in enumerate(table.rows, start):
         present = {name: value for name, value in _ours(values, table).items() if value is not None}
         try:
-            check_text_alone(present)
+            check_text_only(present)
             row = make(table, index, present)
             _check(row)
         except BadRow as bad:

@@ -37,7 +37,7 @@ def find_engine(name: str, path: str = WHERE) -> Callable[[EngineSpec], Any]:
     if not isinstance(found, type):
         kind = type(found).__name__
         raise UserError(f"{path} = {name!r} is of type {kind}, not a class; name a class")
-    lacking = [method for method in METHODS if not callable(_own(found, method))]
+    lacking = [method for method in METHODS if not callable(_own_method(found, method))]
     if lacking:
         raise UserError(
             f"{path} = {name!r} lacks {', '.join(lacking)}; an engine has"
@@ -45,12 +45,12 @@ def find_engine(name: str, path: str = WHERE) -> Callable[[EngineSpec], Any]:
         )
     _check_call(found, ("spec",), f"{path} = {name!r}: {class_name}")
     for method, arguments in {**METHODS, **OPTIONAL}.items():
-        if callable(function := _own(found, method)):
+        if callable(function := _own_method(found, method)):
             _check_call(function, ("self", *arguments), f"{path} = {name!r}: {class_name}.{method}")
     return found
 
 
-def _own(found: type, method: str) -> Any:
+def _own_method(found: type, method: str) -> Any:
     """Return the method of a class; None where it is that of ``RolloutEngine``, which a subclass
     inherits without having it."""
     function = getattr(found, method, None)
@@ -78,7 +78,7 @@ class OwnEngine(RolloutEngine):
         self.stamp, self.close = self._engine.stamp, self._engine.close
         self._begin: Callable[[], None] | None = getattr(self._engine, "begin", None)
         self._advance: Callable[..., Any] | None = None
-        if _own(type(self._engine), "advance") is not None:
+        if _own_method(type(self._engine), "advance") is not None:
             self._advance = self._engine.advance
         self._budgets: dict[str, int] = {}  # of the requests that ``advance`` has not returned
 

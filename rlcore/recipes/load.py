@@ -22,7 +22,11 @@ from schemas.recipe import Recipe
 
 
 def load_recipe(
-    name: str, overrides: Mapping[str, Any] | None = None, *, directory: Path
+    name: str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    directory: Path,
+    recorded: bool = False,
 ) -> Recipe:
     """Return the recipe ``name`` of ``directory`` (or the YAML file at the path ``name``).
 
@@ -30,9 +34,14 @@ def load_recipe(
     with ``extends: [one, two]``, the values of ``two`` override those of ``one``. A recipe without
     ``name`` is called after its file. ``overrides``
     maps dotted paths to values, e.g. ``{"rl.update.optimizer.lr": 2e-6}``; a number indexes a list.
+    ``recorded``: of a run that is looked at, perhaps of another machine with other users.
     Raises UserError with a line per error: dotted path, value, rule and remedy.
     """
-    return resolve_recipe(name, read_tree(name, directory), overrides)
+    tree = read_tree(name, directory)
+    recipe = resolve_recipe(name, tree, overrides)  # sets the overrides in the tree
+    if not recorded and (unknown := _unknown_homes(tree)):
+        raise UserError("\n".join(unknown))
+    return recipe
 
 
 def resolve_recipe(
@@ -50,7 +59,6 @@ def resolve_recipe(
         except UserError as error:
             misplaced.append(str(error))
     check_recipe(name, tree)
-    misplaced += _unknown_homes(tree)
     try:
         recipe = Recipe.model_validate(tree)
     except ValidationError as error:

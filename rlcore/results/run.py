@@ -98,7 +98,8 @@ class Run:
             raise UserError(
                 f"there is no run '{name}' in {runs}{did_you_mean(name, known)}; there are {there}"
             )
-        recipe = load_recipe(str(folder / RECIPE), overrides or {}, directory=folder)
+        path = str(folder / RECIPE)
+        recipe = load_recipe(path, overrides or {}, directory=folder, recorded=True)
         local = folder.absolute().parent.parent / recipe.store
         if (folder / CALL).is_file():
             local = folder.absolute() / STORE_FOLDER

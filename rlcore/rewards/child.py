@@ -25,7 +25,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from rlcore.rewards.calls import AsyncFunction, answer_as_they_end, as_line
-from rlcore.rewards.types import OF_A_FUNCTION, Reward, RewardRow
+from rlcore.rewards.types import FUNCTION_FIELDS, Reward, RewardRow
 from rlcore.store.user_modules import import_failure
 from schemas.errors import UserError
 
@@ -137,7 +137,7 @@ def _said(rewards: Iterable[Reward]) -> dict[str, Any]:
     return {
         "rewards": [
             {
-                **{name: getattr(reward, name) for name in OF_A_FUNCTION},
+                **{name: getattr(reward, name) for name in FUNCTION_FIELDS},
                 "detail": reward.detail[:_DETAIL_CHARACTERS],
                 "answer": reward.answer and reward.answer[:_ANSWER_CHARACTERS],
             }

@@ -11,7 +11,7 @@ from rlcore.cluster.progress import advance
 from rlcore.recipes.redaction import redact
 from rlcore.rewards.link import Child, ChildCalls, Flight
 from rlcore.rewards.registry import build, specs_of
-from rlcore.rewards.types import OF_A_FUNCTION, Kind, Reward, RewardRow, groups_of
+from rlcore.rewards.types import FUNCTION_FIELDS, Kind, Reward, RewardRow, groups_of
 from schemas.errors import UserError
 from schemas.names import portable_name
 from schemas.outcomes import Outcome
@@ -168,7 +168,7 @@ class FunctionProcess:
 
 def _reward(row: RewardRow, told: Mapping[str, Any]) -> Reward:
     """Return what the child, which runs the user's code, told of ``row``, and no more."""
-    return Reward(row.trajectory_id, **{name: told[name] for name in OF_A_FUNCTION})
+    return Reward(row.trajectory_id, **{name: told[name] for name in FUNCTION_FIELDS})
 
 
 def look_at_functions(

@@ -104,7 +104,7 @@ class Reward:
 
 # What a function says of a row. The rest of a reward is not its to say: whose row it is, what a
 # judge answered, and what came of other functions.
-OF_A_FUNCTION = ("outcome", "score", "correct", "parts", "detail", "seconds", "answer")
+FUNCTION_FIELDS = ("outcome", "score", "correct", "parts", "detail", "seconds", "answer")
 
 Scorer = Callable[[RewardRow], Reward]
 # How a function is given rows: one after the other, those of a prompt at once, or many of which

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from rlcore.data.conversation import check_text_alone, conversation_of
+from rlcore.data.conversation import check_text_only, conversation_of
 from rlcore.data.rows import BadRow, Reject, check_rejects, said, shown
 from rlcore.data.sources import GSM8K, read_file
 from rlcore.data.split import content_uid, draw_of, last_for_validation
@@ -308,7 +308,7 @@ def _rankings(row: dict[str, Any], index: int, *, name: str, labels: bool) -> li
 
     Each row of a file is a separate prompt: rankings of different rows are not comparable.
     """
-    check_text_alone(row)
+    check_text_only(row)
     single = row.keys() >= LABELLED
     if single and not labels:
         raise BadRow(
