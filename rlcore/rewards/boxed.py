@@ -22,6 +22,7 @@ _LONGEST_GAP = 40  # characters
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _THOUGHT = "</think>"
 _MARKER = re.compile(r"(?:####|answer\s*(?:is\b|:)|^A:)\s*:?", re.IGNORECASE | re.MULTILINE)
+_HOPE = re.compile(r"\.\s*I hope it is correct\.?\s*\Z")  # Minerva's prompt, arXiv 2206.14858 D.2
 _SAID = re.compile(r"\b(?:is|are|gets?|equals?)\b:?", re.IGNORECASE)
 
 
@@ -99,7 +100,7 @@ def final_answers(response: str) -> list[str]:
     if not lines:
         return []
     if marked:
-        return lines[:1]
+        return [_HOPE.sub("", lines[0])]
     if response is not whole and len(lines) > 1:  # of which none can be said to be the answer
         return ["; ".join(lines)]
     return [lines[-1][_end_of_last(_SAID, lines[-1]) :].strip() or lines[-1]]

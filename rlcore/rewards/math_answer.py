@@ -21,6 +21,9 @@ from schemas.errors import UserError
 _ANNOUNCED = re.compile(
     r"^\s*(?:\\text\{)?\s*(?:the )?(?:final )?answer(?: is)?\b\s?:?\s*\}?", re.IGNORECASE
 )
+_BEFORE_WORDS = re.compile(
+    r"\A\s*(?:(\*\*?|__?|\$)([^$*_]+)\1|\\\(([^()]+)\\\))\s+([A-Za-z][A-Za-z .]*)\Z"
+)
 _REMARK = re.compile(r"(.*\d.*?)\s*\(([^()]*)\)\s*")
 _JOINING = {"or", "and", "if", "for", ",", ";", "d"}  # also of dx
 _LONGEST = 10_000  # characters of an answer to a short ground truth
@@ -37,7 +40,15 @@ _CLOCK = re.compile(  # no ratio; an hour by itself is of the morning or the aft
     r"(\d{1,2})(?:(:[0-5]\d(?::[0-5]\d)?)(?:([ap])\.?m\.?)?|([ap])\.?m\.?)", re.IGNORECASE
 )
 _CHOICE = re.compile(r"(?:(?i:option|choice)\s*)?\(?([A-Ja-j])\)?")
-_CHOICE_AND_VALUE = re.compile(r"(?:\(([A-J])\)|([A-J])[).:])(.+)")  # (C) 5, as AMC's solutions say
+# (C) 5, as AMC's solutions say; C. Paris; but not: (C) is wrong.
+_CHOICE_AND_CONTENT = re.compile(
+    r"(?:(?i:option|choice)\s*)?(?:\(([A-Ja-j])\)|([A-Ja-j])[).:])"
+    r"(?!\s*(?i:is|was|can|cannot|could|would|does|not|no|or|and)\b)(.+)"
+)
+_OTHER_CHOICE = re.compile(
+    r"\([A-Ja-j]\)|(?<![A-Za-z0-9])[A-J][):]"
+    r"|(?:^|[,;/&]|\b(?:or|and|nor|not|but)\b)\s*[A-J](?![A-Za-z0-9'’]|\s+[a-z])"
+)
 
 
 def scorer() -> Scorer:
@@ -93,7 +104,7 @@ def judge(answer: str, ground_truth: str) -> tuple[bool, str]:
     if (said := _plain(answer)) == (wanted := _plain(truth)):
         return True, ""
     if (letter := _CHOICE.fullmatch(wanted)) is not None and re.search(r"[A-J(]", truth):
-        return _chosen(said) == letter[1].lower(), ""
+        return _chosen(_undecorated(answer)) == letter[1].lower(), ""
     if _WORDS.fullmatch(wanted) and not _PRODUCT.fullmatch(wanted):
         return _folded(answer) == _folded(truth), ""
     if (time := _time(wanted)) is not None:
@@ -262,11 +273,13 @@ def _time(text: str) -> tuple[int, str, bool] | None:
 
 
 def _chosen(said: str) -> str | None:
-    """Return the choice that an answer names, alone or with the number it denotes."""
+    """Return the choice that an answer names, alone or with what it denotes; None where its words
+    deny it or name another one."""
+    said = " ".join(said.split())
     if (alone := _CHOICE.fullmatch(said)) is not None:
         return alone[1].lower()
-    both = _CHOICE_AND_VALUE.fullmatch(said)
-    if both is None or number_in(both[3]) is None:
+    both = _CHOICE_AND_CONTENT.fullmatch(said)
+    if both is None or _OTHER_CHOICE.search(both[3]):
         return None
     return (both[1] or both[2]).lower()
 
@@ -278,9 +291,10 @@ def _folded(text: str) -> str:
 
 
 def bare(answer: str) -> str:
-    """Return an answer without its announcement, Markdown's emphasis, the stop at its end, what
-    begins and ends a formula, and a group that is all of it."""
-    text = _ANNOUNCED.sub("", answer).strip("*_` \n").rstrip(".,;:").strip("*_` \n")
+    """Return an answer without its announcement, emphasis, the stop at its end, the signs of a
+    formula, also before words (**42** apples), and a group that is all of it."""
+    text = _BEFORE_WORDS.sub(r"\2\3 \4", _ANNOUNCED.sub("", answer))
+    text = text.strip("*_` \n").rstrip(".,;:").strip("*_` \n")
     whole = GROUP.fullmatch(text)
     return _undelimited(text if whole is None else whole[1])
 
