@@ -19,8 +19,8 @@ class RolloutSection(Section):
     max_new_tokens: int = setting(512, "tokens a response may have", ge=1)
     stop: StopTexts = setting(
         (),
-        "texts that end an answer besides the model's stop tokens; the tokens up to the"
-        " end of one are kept and trained, and rewards read the answer without it",
+        "texts that end an answer besides the model's stop tokens; the tokens up to the end of one"
+        " are kept and trained; rewards read the answer without it, environments with it",
     )
     greedy_baseline: bool = setting(
         False, "also answer each prompt greedily, as the baseline of ReMax"

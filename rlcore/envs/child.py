@@ -84,6 +84,8 @@ async def _answered(
     name = call.get("episode", "")
     try:
         if "tools" in call:
+            if "building" in call:
+                kind.build()
             return {"said": kind.tools()}
         if "demonstrations" in call:
             return {"said": [kind.demonstration(seed) for seed in call["demonstrations"]]}
@@ -118,9 +120,12 @@ async def _again(kind: "Kind | McpTools", past: list[Any], timeout_s: float) -> 
 
 
 async def _one(episode: Environment, do: dict[str, Any]) -> Start | Step:
-    if "text" in do:
-        return as_step(await result_of(episode.step, do["text"]))
-    return as_start(await result_of(episode.reset, do["row"], do["seed"]))
+    try:
+        if "text" in do:
+            return as_step(await result_of(episode.step, do["text"]))
+        return as_start(await result_of(episode.reset, do["row"], do["seed"]))
+    except TimeoutError as error:  # its own: our limit arrives here as a cancellation
+        raise RuntimeError(failure_text(error)) from error
 
 
 if __name__ == "__main__":

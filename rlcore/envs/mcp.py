@@ -78,7 +78,7 @@ class McpTools:
                 raise Malformed(f"{call.name}: {error.message}") from None
             return f"error: {error.message}"
         said = "\n".join(_shown(block) for block in result.content)
-        if not said and result.structured_content is not None:
+        if not result.content and result.structured_content is not None:
             said = json.dumps(result.structured_content, ensure_ascii=False)
         return f"error: {said}" if result.is_error else said
 
@@ -157,8 +157,8 @@ def _wrong_with(tools: Sequence[Tool]) -> str:
 
 def _shown(block: Any) -> str:
     """Return a part of a result as the policy sees it."""
-    text = getattr(block, "text", None) or getattr(getattr(block, "resource", None), "text", None)
-    return text if text is not None else f"({block.type}, which is not shown)"
+    texts = (getattr(part, "text", None) for part in (block, getattr(block, "resource", None)))
+    return next((t for t in texts if isinstance(t, str)), f"({block.type}, which is not shown)")
 
 
 def _named(command: Sequence[str]) -> str:

@@ -102,12 +102,13 @@ class EnvironmentProcess:
             examples += self._asked(limit_s, demonstrations=part)
         return examples
 
-    def tools(self) -> Sequence[Mapping[str, Any]]:
+    def tools(self, *, build: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the JSON schemas of the tools, for the chat template; none of a game.
 
-        Raises UserError for tools that no policy could be told of.
+        Raises UserError for tools that no policy could be told of, and with ``build`` where no
+        environment can be built.
         """
-        return tuple(self._asked(_TOOLS_S, tools=True))
+        return tuple(self._asked(_TOOLS_S, tools=True, **{"building": True} if build else {}))
 
     def _asked(self, limit_s: float, **question: Any) -> Any:
         """Return what the child says of its class; no episode is under way.
@@ -200,13 +201,14 @@ class EnvironmentProcess:
         return [Answer(call.episode, failure=why)]
 
 
-def tools_of(section: EnvironmentSection) -> Sequence[Mapping[str, Any]]:
-    """Return the JSON schemas of the tools of ``section``'s environment, from a separate process.
+def tools_of(section: EnvironmentSection, *, build: bool = False) -> Sequence[Mapping[str, Any]]:
+    """Return the JSON schemas of the tools of ``section``'s environment, from a separate process;
+    ``build``: which must be able to build one.
 
     Raises UserError as ``EnvironmentProcess`` does.
     """
     with closing(EnvironmentProcess(section)) as process:
-        return process.tools()
+        return process.tools(build=build)
 
 
 def _of_section(section: EnvironmentSection) -> dict[str, Any]:

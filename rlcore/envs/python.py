@@ -22,7 +22,7 @@ class Python:
         """``memory_mib``: address space of a program. ``output_characters``: of what it prints, the
         last are kept. ``sandbox``: its level, or "auto". ``timeout_s``: seconds of one step.
 
-        Raises UserError for options that cannot work.
+        Raises UserError for options that cannot work, and where the sandbox does not hold.
         """
         if memory_mib < 64:
             raise UserError(
@@ -34,7 +34,8 @@ class Python:
                 f"environment.timeout_s = {timeout_s:g} leaves a program no time; use more than"
                 f" {_MARGIN_S:g}"
             )
-        self._characters, self._sandbox = output_characters, sandbox
+        self._characters = output_characters
+        self._sandbox = find_sandbox(sandbox, "environment.options.sandbox")
         self._limits = Limits(
             seconds=timeout_s - _MARGIN_S,
             memory_bytes=memory_mib * MIB,
@@ -47,7 +48,7 @@ class Python:
         Args:
             program: The whole program. Print what you want to know.
         """
-        ran = find_sandbox(self._sandbox).run(program, limits=self._limits)
+        ran = self._sandbox.run(program, limits=self._limits)
         said = ran.stdout.decode(errors="replace").strip()[-self._characters :]
         if ran.succeeded:
             return said or "(the program printed nothing)"

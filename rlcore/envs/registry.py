@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlcore.envs.tools import ToolEnvironment, schemas_of
-from rlcore.envs.types import Environment
+from rlcore.envs.types import Environment, as_messages
 from rlcore.store.user_modules import check_module, import_function
 from schemas.environment import MCP
 from schemas.errors import UserError, did_you_mean
@@ -86,7 +86,7 @@ class Kind:
                 "data.sources: demonstrations are asked for, and the environment has no"
                 " demonstration(seed); set demonstrations to 0 or add the method"
             )
-        return [dict(message) for message in make(seed)]
+        return [dict(message) for message in as_messages(make(seed), "demonstration")]
 
 
 def check_name(name: str) -> None:

@@ -38,7 +38,7 @@ class TextGame:
         action = text.strip()
         if action not in ("left", "right", "take", "open"):
             view = f"Say left, right, take or open. {self._view()}"
-            return Step(_user(view), reward=-_STEP_COST, valid=False)
+            return Step([{"role": "user", "content": view}], reward=-_STEP_COST, valid=False)
         if action == "open" and self._at == self._door and self._has_key:
             return Step(reward=1.0 - _STEP_COST, done=True)
         if action == "take" and self._at == self._key:
@@ -46,7 +46,7 @@ class TextGame:
         if action in ("left", "right"):
             moved = self._at + (1 if action == "right" else -1)
             self._at = min(max(moved, 0), self._rooms - 1)
-        return Step(_user(self._view()), reward=-_STEP_COST)
+        return Step([{"role": "user", "content": self._view()}], reward=-_STEP_COST)
 
     def demonstration(self, seed: int) -> list[dict[str, str]]:
         """Return a game of ``seed`` that is won, with wasted turns."""
@@ -75,7 +75,3 @@ class TextGame:
         seen = " and ".join(f"a {thing}" for thing in things) or "nothing"
         held = "the key" if self._has_key else "nothing"
         return f"Room {self._at}, {side}. You see {seen}. You hold {held}."
-
-
-def _user(content: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": content}]

@@ -123,9 +123,9 @@ async def step_of_call(
         if call.name not in names:
             near = did_you_mean(call.name, names)
             raise Malformed(f"there is no tool {call.name!r}; there are {', '.join(names)}{near}")
-        return Step([_tool_message(await result(call))])
+        return Step([{"role": "tool", "content": await result(call)}])
     except Malformed as wrong:
-        return Step([_tool_message(f"error: {wrong}")], valid=False)
+        return Step([{"role": "tool", "content": f"error: {wrong}"}], valid=False)
 
 
 def tool_names(kind: type) -> list[str]:
@@ -195,7 +195,3 @@ def _without_self(method: Callable[..., Any]) -> Callable[..., Any]:
     tool.__signature__ = signature.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
     tool.__annotations__ = {k: v for k, v in method.__annotations__.items() if k != "self"}
     return tool
-
-
-def _tool_message(content: str) -> dict[str, str]:
-    return {"role": "tool", "content": content}

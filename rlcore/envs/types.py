@@ -75,15 +75,21 @@ class Answer:
 def as_start(value: Any) -> Start:
     """Return what ``reset`` returned as a Start.
 
-    Raises UserError unless it is a Start, a text, a list of messages, or None.
+    Raises UserError unless it is a Start, a text, a list of messages, or None, and the ground truth
+    a text or None.
     """
     if value is None:
         return Start()
     if isinstance(value, str):
         value = [{"role": "user", "content": value}] if value else []
     if isinstance(value, Start):
-        return Start(_messages(value.messages, "reset"), value.ground_truth)
-    return Start(_messages(value, "reset"))
+        if not isinstance(value.ground_truth, str | None):
+            raise UserError(
+                f"reset() returned the ground truth {value.ground_truth!r}, which is no text; give"
+                " str() of it"
+            )
+        return Start(as_messages(value.messages, "reset"), value.ground_truth)
+    return Start(as_messages(value, "reset"))
 
 
 def as_step(value: Any) -> Step:
@@ -94,10 +100,11 @@ def as_step(value: Any) -> Step:
     reward = float(value.reward)
     if reward != reward or abs(reward) == float("inf"):
         raise UserError(f"step() returned the reward {value.reward}, which is not a finite number")
-    return Step(_messages(value.messages, "step"), reward, bool(value.done), bool(value.valid))
+    return Step(as_messages(value.messages, "step"), reward, bool(value.done), bool(value.valid))
 
 
-def _messages(value: Any, method: str) -> list[Message]:
+def as_messages(value: Any, method: str) -> list[Message]:
+    """Return the messages that ``method`` returned. Raises UserError unless they are texts."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise UserError(
             f"{method}() returned {str(value)[:80]!r} as messages; give a list of"

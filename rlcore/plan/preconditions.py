@@ -21,12 +21,11 @@ from rlcore.evolve.prompts import check_templates
 from rlcore.learner.packing_check import try_architecture
 from rlcore.models.adapter import check_adapter
 from rlcore.models.architectures import check_states
-from rlcore.models.base import check_base_model, scratch_stops
+from rlcore.models.base import check_base_model, model_tokenizer, scratch_stops
 from rlcore.models.classifier import check_base, check_classifier
 from rlcore.models.files import local_directory
 from rlcore.models.shape import model_parameters
 from rlcore.models.stop_tokens import NEVER_CLOSES, Stops
-from rlcore.models.tokenizer import load_tokenizer
 from rlcore.plan.batches import worker_counts
 from rlcore.plan.data_size import check_files
 from rlcore.plan.functions import check_functions
@@ -174,9 +173,9 @@ def check_environment(recipe: Recipe) -> None:
     """Raise UserError for an environment that cannot be built, or a chat template that cannot carry
     its episodes.
 
-    A class of the user is imported in a child process. On an existing cluster, where modules and
-    variables may be others, only its name is looked at. The template of a hub model is looked at
-    when the run reads it.
+    One is built in a child process. On an existing cluster, where modules, variables and sandbox
+    may be others, none is, and of a class of the user only its name is looked at. The template of a
+    hub model is looked at when the run reads it.
     """
     section = recipe.environment
     if section is None:
@@ -184,20 +183,14 @@ def check_environment(recipe: Recipe) -> None:
     if section.name != MCP:
         check_name(section.name)
     ours = section.name in BUILTIN and not section.options
-    if recipe.hardware.ray_address is not None and not ours:
+    is_here = recipe.hardware.ray_address is None
+    if not is_here and not ours:
         return
     model = recipe.model
     directory = local_directory(model.path)
-    if ours and directory is None:
-        return
-    tools = tools_of(section)
+    tools = tools_of(section, build=is_here)
     if directory is not None:
-        tokenizer = load_tokenizer(
-            directory,
-            name=str(model.path),
-            trust_remote_code=model.trust_remote_code,
-            chat_template=model.chat_template,
-        )
+        tokenizer = model_tokenizer(model, directory)
         TurnEncoder(tokenizer, tools, section.max_observation_tokens).check()
 
 

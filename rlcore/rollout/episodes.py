@@ -29,13 +29,15 @@ POLL_S = 0.002  # wait for the engines before the environments are looked at
 
 @dataclass(slots=True)
 class _Episode:
-    """An episode under way. ``token_ids``: all of it so far, the next turn opened."""
+    """An episode under way. ``token_ids``: all of it so far, the next turn opened. ``text``: of the
+    last turn, as rewards read it; ``whole``: with the stop string that ended it."""
 
     request: Request
     token_ids: list[int]
     turns: list[Turn] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     text: str = ""
+    whole: str = ""
     is_over: bool = False
 
     @classmethod
@@ -46,11 +48,11 @@ class _Episode:
     def name(self) -> str:
         return self.request.trajectory_id
 
-    def take(self, generation: Generation, text: str) -> None:
+    def take(self, generation: Generation, text: str, whole: str) -> None:
         self.turns.append(Turn(generation))
         self.messages.append({"role": "assistant", "content": text})
         self.token_ids = [*self.token_ids, *generation.token_ids]
-        self.text = text
+        self.text, self.whole = text, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Episodes:
             asked = [[self._request(e, sampling) for e in part] for part in shares]
             sampled = self.engines.turn(asked, sampling)
             yield from self._ended_while(sampled, by_name, tokenizer, sampling)
-            calls = [Call(e.name, e.text) for part in shares for e in part if not e.is_over]
+            calls = [Call(e.name, e.whole) for part in shares for e in part if not e.is_over]
             answers = self.environments.answers(calls)
             yield from self._ended_by(answers.values(), by_name)
 
@@ -107,7 +109,7 @@ class Episodes:
             sampled = turns.finished(POLL_S)
             yield from self._ended_while(sampled, by_name, tokenizer, sampling)
             going = [by_name[_name(key)] for key, _ in sampled]
-            answers.submit([Call(e.name, e.text) for e in going if not e.is_over])
+            answers.submit([Call(e.name, e.whole) for e in going if not e.is_over])
 
     def _request(self, episode: _Episode, sampling: Sampling) -> TurnRequest:
         number, seed = len(episode.turns), episode.request.seed
@@ -124,9 +126,11 @@ class Episodes:
         sampling: Sampling,
     ) -> Iterator[Trajectory]:
         """Add the policy's turns to their episodes; yield those that the engine aborted."""
+        unstopped = replace(sampling, stop=())  # </tool_call> may be one, which ends the call
         for key, generation in sampled:
             episode = by_name[_name(key)]
-            episode.take(generation, answer_text(tokenizer, generation, sampling))
+            read = (answer_text(tokenizer, generation, each) for each in (sampling, unstopped))
+            episode.take(generation, *read)
             if generation.finish_reason == FinishReason.ABORT:
                 yield self._ended(episode, StopReason.ABORT)
 

@@ -17,22 +17,25 @@ _LIMITS = Limits(seconds=20.0, memory_bytes=256 * MIB, threads=8)
 _ATTACK = Path(__file__).with_name("attack.py")
 _REMEDY = (
     "install the package bubblewrap (as root, libseccomp2 alone may be enough), or set"
-    " reward.sandbox to none if you trust the policy with your files, keys and network"
+    " {key} to none if you trust the policy with your files, keys and network"
 )
 
 
 @cache
-def find_sandbox(setting: str = "auto") -> Sandbox:
+def find_sandbox(setting: str = "auto", key: str = "reward.sandbox") -> Sandbox:
     """Return the sandbox of level ``setting``, or for "auto" of the strongest level that holds.
 
-    "auto" never is level none. Asked again in the same process the answer is the same. Raises
-    UserError when the level, or for "auto" every level, does not hold on this machine.
+    "auto" never is level none. Asked again in the same process the answer is the same. ``key``: of
+    the recipe, for errors. Raises UserError when the level, or for "auto" every level, does not
+    hold on this machine, and for what is no level.
     """
+    if setting not in ("auto", *Level):
+        raise UserError(f"{key} = {setting!r} is no level; there are auto, {', '.join(Level)}")
     if setting == Level.NONE:
         try:
             return Sandbox(Level.NONE)
         except SandboxError as error:
-            raise UserError(f"reward.sandbox = 'none' cannot run programs here: {error}") from None
+            raise UserError(f"{key} = 'none' cannot run programs here: {error}") from None
     levels = levels_here() if setting == "auto" else (Level(setting),)
     reasons = []
     for level in levels:
@@ -43,9 +46,9 @@ def find_sandbox(setting: str = "auto") -> Sandbox:
         except SandboxError as error:
             reason = str(error)
         reasons.append(f"{level}: {reason}")
-    named = f"reward.sandbox = {setting!r} does not hold"
+    named = f"{key} = {setting!r} does not hold"
     what = "no level of sandbox holds" if setting == "auto" else named
-    raise UserError(f"{what} on this machine ({'; '.join(reasons)}); {_REMEDY}")
+    raise UserError(f"{what} on this machine ({'; '.join(reasons)}); {_REMEDY.format(key=key)}")
 
 
 def levels_here() -> tuple[Level, ...]:

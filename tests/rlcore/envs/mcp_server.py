@@ -53,6 +53,12 @@ def die(marker: str) -> str:
 
 
 @server.tool()
+def nothing() -> str:
+    """Return an empty text."""
+    return ""
+
+
+@server.tool()
 def pid() -> str:
     """Return the server's process id."""
     return str(os.getpid())

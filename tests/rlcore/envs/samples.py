@@ -32,6 +32,8 @@ class Counter:
             os.kill(os.getpid(), signal.SIGKILL)
         if text == "raise":
             raise ValueError("no such move")
+        if text == "time out":
+            raise TimeoutError("the search does not answer")
         if text == "hang":
             time.sleep(60)
         if text == "block":
@@ -41,6 +43,17 @@ class Counter:
         self._heard.append("caf\udce9" if text == "half" else text)  # as of a file's name
         done = len(self._heard) > self._turns
         return Step([{"role": "user", "content": " ".join(self._heard)}], reward=0.5, done=done)
+
+
+class Keyed:
+    """Needs a variable that the recipe does not name."""
+
+    def __init__(self) -> None:
+        self._key = os.environ["SEARCH_KEY"]
+
+    def step(self, text: str) -> Step:
+        """End."""
+        return Step(done=True)
 
 
 class Random:

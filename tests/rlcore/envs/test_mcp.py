@@ -82,6 +82,7 @@ def test_calls_reach_the_server_and_its_tools_are_described(shop: EnvironmentPro
     assert _said(failed).startswith("error: ")
     assert _said(_step(shop, "variable", name="SHOP_NAME")) == "corner"
     assert _said(_step(shop, "variable", name="PYTHONPATH")) == "(not set)"
+    assert _said(_step(shop, "nothing")) == ""
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("price", {"thin": "egg"}, "error: price: 'thing' is a required property"),
         ("price", {"thing": 3}, "error: price: 3 is not of type 'string'"),

@@ -83,6 +83,14 @@ def test_what_raises_is_tried_on_a_fresh_environment(counter: EnvironmentProcess
     assert ATTEMPTS == 3
 
 
+def test_its_own_time_out_is_an_error_of_it_alone(counter: EnvironmentProcess) -> None:
+    """It passed for a step over our limit, after which the process ends and all begins again."""
+    begun(counter, ["a", "b"])
+    answers = said(counter, a="time out", b="fine")
+    assert "TimeoutError: the search does not answer" in answers["a"].failure
+    assert content(answers["b"]) == "1 fine"
+
+
 def test_a_step_that_takes_too_long_is_an_observation_and_did_not_happen(
     counter: EnvironmentProcess,
 ) -> None:
@@ -124,6 +132,7 @@ def test_tools_are_described_for_the_template() -> None:
         ("Missing", {}, r"has no Missing\(\)"),
         ("Counter", {"options": {"turn": 1}}, r"its options are turns"),
         ("Counter", {"env": ["NO_SUCH_VARIABLE"]}, r"environment.env\[0\] = 'NO_SUCH_VARIABLE'"),
+        ("Keyed", {}, r"KeyError: 'SEARCH_KEY' \(samples.py line "),
         ("Counter", {"memory_gib": 0.01}, r"environment.memory_gib = 0.01 is too little"),
     ],
 )
@@ -131,7 +140,7 @@ def test_what_cannot_be_used_is_one_sentence(
     name: str, fields: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence) as caught:
-        tools_of(section(name, **fields))
+        tools_of(section(name, **fields), build=True)
     assert "\n" not in str(caught.value)
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from rlcore.envs.python import Python
+from rlcore.sandbox.probe import find_sandbox
 from schemas.errors import UserError
 
 pytestmark = pytest.mark.timeout(60)
@@ -22,7 +23,18 @@ def test_nothing_of_the_machine_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
     assert "error" in tool.python("import socket; socket.create_connection(('1.1.1.1', 80))")
 
 
-@pytest.mark.parametrize("options", [{"memory_mib": 1}, {"timeout_s": 0.5}])
-def test_options_that_cannot_work_are_refused(options: dict[str, float]) -> None:
+def test_without_a_sandbox_there_is_no_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call of the policy would be answered with an error, for a whole run."""
+    monkeypatch.setattr("rlcore.sandbox.probe.weakness", lambda sandbox: "it reads files")
+    find_sandbox.cache_clear()
+    with pytest.raises(UserError, match=r"no level of sandbox .* environment\.options\.sandbox to"):
+        Python()
+    find_sandbox.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "options", [{"memory_mib": 1}, {"timeout_s": 0.5}, {"sandbox": "bubblewrap"}]
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, float | str]) -> None:
     with pytest.raises(UserError, match="environment"):
         Python(**options)  # pyright: ignore[reportArgumentType]

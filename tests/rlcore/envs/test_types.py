@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from rlcore.envs.types import Start, Step, as_start, as_step
@@ -14,7 +15,13 @@ def test_reset_may_return_text_messages_or_nothing(value: object, messages: list
     assert list(as_start(value).messages) == messages
 
 
-@pytest.mark.parametrize("value", [5, [5], [{"role": "user"}], [{"role": 1, "content": "a"}]])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(5, [5], [{"role": "user"}], [{"role": 1, "content": "a"}]),
+        *(Start(SAID, 5), Start(SAID, np.int64(5))),  # pyright: ignore[reportArgumentType]
+    ],
+)
 def test_what_reset_may_not_return_is_named(value: object) -> None:
     with pytest.raises(UserError, match=r"reset\(\) returned"):
         as_start(value)

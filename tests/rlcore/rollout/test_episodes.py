@@ -139,7 +139,13 @@ def requests(count: int) -> list[Request]:
 
 class Played(Protocol):
     def __call__(
-        self, engines: Any, environments: Any, count: int = 1, context: int = CONTEXT, new: int = 40
+        self,
+        engines: Any,
+        environments: Any,
+        count: int = 1,
+        context: int = CONTEXT,
+        new: int = 40,
+        stop: tuple[str, ...] = (),
     ) -> list[Trajectory]: ...
 
 
@@ -147,11 +153,16 @@ def by(schedule: Any) -> Played:
     """Return how ``count`` episodes are played on ``schedule``, in the order of their requests."""
 
     def played(
-        engines: Any, environments: Any, count: int = 1, context: int = CONTEXT, new: int = 40
+        engines: Any,
+        environments: Any,
+        count: int = 1,
+        context: int = CONTEXT,
+        new: int = 40,
+        stop: tuple[str, ...] = (),
     ) -> list[Trajectory]:
         encoder = TurnEncoder(TOKENIZER, [], SECTION.max_observation_tokens)
         episodes = Episodes(engines, environments, encoder, context)
-        asked, sampling = requests(count), Sampling(max_new_tokens=new)
+        asked, sampling = requests(count), Sampling(max_new_tokens=new, stop=stop)
         sampled = collect(asked, sampling, engines, TOKENIZER, episodes, schedule=schedule)
         return in_order(asked, sampled)
 
@@ -205,6 +216,16 @@ def test_sampled_ids_are_never_encoded_again(played: Played, odd: list[int], is_
     ]
     assert trajectory.stop_reason == StopReason.DONE
     check_tables([trajectory])
+
+
+def test_an_environment_reads_the_stop_string_that_ended_a_turn(played: Played) -> None:
+    """A call without its closing tag was malformed; rewards read the answer without it."""
+    call = '<tool_call>{"name": "a"}</tool_call>'
+    engines = Engines(lambda name, number: ids_of(call), finish=FinishReason.STOP)
+    environments = Environments(lambda name, text: tool("42"))
+    (trajectory,) = played(engines, environments, stop=("</tool_call>",))
+    assert [c.text for c in environments.calls if c.text is not None] == [call] * SECTION.turns
+    assert trajectory.reward_row().response == call.removesuffix("</tool_call>")
 
 
 def test_finished_episodes_cause_no_call(played: Played) -> None:
