@@ -313,6 +313,16 @@ class RLSection(Section):
             )
 
     @rule
+    def _kl_coef_stays_positive(self) -> Iterator[str]:
+        kl = self.algorithm.kl  # an iteration's relative error counts up to .2
+        least = self.rollout.prompts * self.rollout.samples // 5 + 1
+        if kl.controller == "adaptive" and kl.horizon < least:
+            yield (
+                f"algorithm.kl.horizon = {kl.horizon} sequences would let one iteration make the"
+                f" coefficient negative; set it to at least {least}, such as 10000"
+            )
+
+    @rule
     def _estimator_has_its_inputs(self) -> Iterator[str]:
         name, traits = self.algorithm.advantage, self.algorithm.traits
         groups = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlcore.algorithms.plugins import resolve
+from rlcore.store.user_modules import raised_at
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,23 +71,14 @@ def sequence_token_ratio(
     return sequence * (logprobs - logprobs.detach()).exp()
 
 
+# The ratio [tokens] by level. ``rows`` [tokens] int64: the sequence of each token, any ids;
+# sequences are never split. "group" reads the group's log-expectation as ``old_logprobs``.
 RATIOS: dict[str, Callable[..., torch.Tensor]] = {
     "token": token_ratio,
     "sequence": sequence_ratio,
     "sequence-token": sequence_token_ratio,
     "group": sequence_ratio,
 }
-
-
-def importance_ratio(
-    level: str, logprobs: torch.Tensor, old_logprobs: torch.Tensor, rows: torch.Tensor
-) -> torch.Tensor:
-    """Return the ratio [tokens] at ``level``, one of ``RATIOS``.
-
-    ``rows`` [tokens] int64: the sequence of each token, any ids; sequences are never split. Level
-    "group" reads the group's log-expectation as ``old_logprobs``.
-    """
-    return RATIOS[level](logprobs, old_logprobs, rows)
 
 
 def group_log_expectation(mean_logq: np.ndarray, group_ids: np.ndarray) -> np.ndarray:
@@ -188,10 +180,23 @@ def policy_loss(
 
     ``clip``: as of ``clipped_surrogate``. The user's function is called with the same arguments and
     returns a loss [tokens], or a ClippedLoss when it has clips to report. Raises ``UserError`` for
-    an unknown name and for a loss of another shape.
+    an unknown name, for a user's function that raises or returns no tensor, and for a loss of
+    another shape.
     """
+    import torch
+
     function = find_loss(name)
-    found = function(ratio, logprobs, advantages, **clip)
+    try:
+        found = function(ratio, logprobs, advantages, **clip)
+        if not isinstance(found, ClippedLoss | torch.Tensor):
+            raise TypeError(f"it returned {type(found).__name__}, not a loss per token")
+    except Exception as error:
+        if name in LOSSES or isinstance(error, UserError | MemoryError | torch.OutOfMemoryError):
+            raise
+        said = f"{type(error).__name__}: {error}{raised_at(error)}"
+        raise UserError(
+            f"rl.algorithm.policy_loss = '{name}' failed: {said}; correct the function"
+        ) from error
     if not isinstance(found, ClippedLoss):
         found = _unclipped(found)
     if found.loss.shape != advantages.shape:

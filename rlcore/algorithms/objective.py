@@ -203,14 +203,14 @@ class PolicyObjective(Objective):
     def __call__(self, outputs: TokenOutputs, batch: TokenBatch) -> tuple[torch.Tensor, Metrics]:
         """Return the weighted sum and verl's metric names (``<name>/...``, ``training/...``)."""
         from rlcore.algorithms.corrections import correction, correction_sums
-        from rlcore.algorithms.losses import importance_ratio, policy_loss
+        from rlcore.algorithms.losses import RATIOS, policy_loss
 
         logprobs, rollout = outputs.logprobs, batch.fields["rollout_logprobs"]
         base = self.denominator(logprobs, batch.fields)
         # Group ratios are measured against the sampler, so no correction for it is left: with
         # ``old`` its own log-probs the importance weights are 1.
         old = rollout if self._by_group else base
-        ratio = importance_ratio(self.ratio_level, logprobs, base, batch.rows)
+        ratio = RATIOS[self.ratio_level](logprobs, base, batch.rows)
         clipped = policy_loss(
             self.policy_loss,
             ratio,

@@ -1,6 +1,7 @@
 """How many floating-point operations a training pass needs, the most that a device can compute,
 and the memory that a process has held."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,11 +57,13 @@ def training_cost(model: "PreTrainedModel") -> TrainingCost:
     return TrainingCost(int(parameters), layers * heads * size)
 
 
-# Dense bf16 FLOP/s in the makers' data sheets, by what the device's name contains; first hit wins.
+# Dense bf16 FLOP/s in the makers' data sheets, by the word that the device's name contains: an A10G
+# and an RTX A4000 are no A10 and no A40.
 DATA_SHEETS = {
     "GB200": 2.5e15,
     "B200": 2.25e15,
     "MI300X": 1307e12,
+    "GH200": 989e12,
     "H200": 989e12,
     "H100": 989e12,
     "H800": 989e12,
@@ -82,7 +85,8 @@ def peak_flops(device: str) -> float | None:
     if device != "cuda":
         return None
     name = torch.cuda.get_device_name()
-    return next((rate for part, rate in DATA_SHEETS.items() if part in name), None)
+    words = set(re.findall(r"\w+", name))
+    return next((rate for word, rate in DATA_SHEETS.items() if word in words), None)
 
 
 def peak_memory(device: str) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from rlcore.data.rows import shown
 from rlcore.data.sources import read_file
 from rlcore.models.packing import Sequences
 from rlcore.models.tokenizer import eos_token_id
@@ -31,11 +32,11 @@ def ptx_texts(path: str, limit: int | None = None) -> list[str]:
     rows = read_file(path, limit, setting=SETTING)
     if not rows:
         raise UserError(f"{SETTING} = '{path}' holds no rows; give rows with text")
-    for row in rows:
+    for number, row in enumerate(rows):
         if not isinstance(row.get("text"), str):
             raise UserError(
-                f"{SETTING} = '{path}' has a row without a text: {sorted(row)}; give a Parquet"
-                " or JSONL file with the column text"
+                f"{SETTING} = '{path}' row {number} has no text: {shown(row)[:80]}; give a Parquet"
+                " or JSONL file with a text in the column text"
             )
     texts = [row["text"] for row in rows]
     for number, text in enumerate(texts):

@@ -204,7 +204,8 @@ class RLCheckpoints:
     def publish(self, learners: Learners, state: LoopState) -> None:
         """Start to save learners and loop state as of ``state.iteration``, and then to drop
         superseded ones: kept are the last ``checkpoints_kept`` and the best ``keep_best`` by
-        validation accuracy, and those of a longer run that continued here.
+        validation accuracy, also by what a run of more iterations would know, and those of a longer
+        run that continued here.
 
         One is written at a time. Raises the error of the one before.
         """
@@ -237,10 +238,11 @@ class RLCheckpoints:
         # Of a longer run that continued here, which alone may drop them.
         longer = steps[len(past) :]
         first = past[:1] if self._rl.fork else []  # a replay of a fork starts there
+        # A run of more iterations leaves out what is validated only because this one ends here.
+        more = self._rl.model_copy(update={"iterations": self._rl.iterations + 1})
+        best = {*state.best(kept.keep_best), *state.within(more).best(kept.keep_best)}
         with self._unless_abandoned():
-            self._checkpoints.keep(
-                {*first, *longer, *past[-self._rl.checkpoints_kept :], *state.best(kept.keep_best)}
-            )
+            self._checkpoints.keep({*first, *longer, *past[-self._rl.checkpoints_kept :], *best})
 
     def restore(self, learners: Learners, *, log: Callable[[str], None]) -> LoopState | None:
         """Load the newest complete checkpoint that is not beyond the run; None when there is

@@ -22,6 +22,19 @@ def test_what_a_recipe_says_wins_over_its_preset_and_the_rest_stays() -> None:
     assert section.rollout.prompts == preset.rollout.prompts
 
 
+def test_an_adaptive_coefficient_of_kl_stays_positive() -> None:
+    """A penalty that is negative pays the policy for leaving the reference."""
+    kl = {"where": "reward", "controller": "adaptive"}
+    values = {"preset": "ppo-instructgpt", "rollout": {"prompts": 64, "samples": 8}}
+    for horizon, fits in ((102, False), (103, True)):
+        values["algorithm"] = {"kl": {**kl, "horizon": horizon}}
+        if fits:
+            assert RLSection.model_validate(values).algorithm.kl.horizon == horizon
+        else:
+            with pytest.raises(ValueError, match=r"kl\.horizon = 102 .* at least 103"):
+                RLSection.model_validate(values)
+
+
 def test_iterations_that_warm_the_critic_up_do_not_train_the_policy() -> None:
     section = RLSection.model_validate({"preset": "vapo", "iterations": 116})
     assert section.actor_iterations == 66

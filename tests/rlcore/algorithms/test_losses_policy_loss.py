@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.losses import LOSSES, clipped_surrogate, importance_ratio, policy_loss
+from rlcore.algorithms.losses import LOSSES, RATIOS, clipped_surrogate, policy_loss
 from schemas.errors import UserError
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28, "clip_dual": 3.0}
@@ -67,7 +67,7 @@ def draw(seed: int, shift: float = 0.0) -> torch.Tensor:
 
 def test_clip_is_the_surrogate():
     logprobs, old, advantages = draw(0, -2), draw(1, -2), draw(2)
-    ratio = importance_ratio("token", logprobs, old, ROWS)
+    ratio = RATIOS["token"](logprobs, old, ROWS)
     found = policy_loss("clip", ratio, logprobs, advantages, **CLIP)
     expected = clipped_surrogate(ratio, advantages, **CLIP)
     torch.testing.assert_close(found.loss, expected.loss, rtol=0, atol=1e-14)
@@ -108,10 +108,10 @@ def test_gradient_agrees_with_finite_differences(name, level):
     """With the ratio's own path: clip differentiates it, cispo and reinforce must not."""
     old, advantages = draw(1, -2), draw(2)
     logprobs = draw(0, -2).requires_grad_()
-    frozen = importance_ratio(level, logprobs.detach(), old, ROWS)
+    frozen = RATIOS[level](logprobs.detach(), old, ROWS)
 
     def loss(logprobs: torch.Tensor, ratio: torch.Tensor | None = None) -> torch.Tensor:
-        ratio = importance_ratio(level, logprobs, old, ROWS) if ratio is None else ratio
+        ratio = RATIOS[level](logprobs, old, ROWS) if ratio is None else ratio
         return policy_loss(name, ratio, logprobs, advantages, **CLIP).loss.sum()
 
     if name == "clip":
@@ -129,6 +129,10 @@ def test_a_users_loss(tmp_path, monkeypatch):
         "    return (ratio - 1) ** 2 * advantages + clip_low\n"
         "def reduced(ratio, logprobs, advantages, **clips):\n"
         "    return ratio.mean()\n"
+        "def forgotten(ratio, logprobs, advantages, **clips):\n"
+        "    ratio * advantages\n"
+        "def wrong(ratio, logprobs, advantages, **clips):\n"
+        "    return ratio @ ratios\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     ratio, advantages = torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0])
@@ -137,6 +141,10 @@ def test_a_users_loss(tmp_path, monkeypatch):
     assert found.clipped.tolist() == [False, False]
     with pytest.raises(UserError, match=r"returned shape \(\); it must return one loss per token"):
         policy_loss("my_losses:reduced", ratio, ratio, advantages, **CLIP)
+    with pytest.raises(UserError, match=r"my_losses:forgotten' failed: .*it returned NoneType"):
+        policy_loss("my_losses:forgotten", ratio, ratio, advantages, **CLIP)
+    with pytest.raises(UserError, match=r"NameError: .*ratios.* \(my_losses.py line 8\); correct"):
+        policy_loss("my_losses:wrong", ratio, ratio, advantages, **CLIP)
 
 
 def test_unknown_names_are_answered_with_the_nearest():

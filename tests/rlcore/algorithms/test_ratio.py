@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlcore.algorithms.aggregation import token_weights
-from rlcore.algorithms.losses import clipped_surrogate, group_log_expectation, importance_ratio
+from rlcore.algorithms.losses import RATIOS, clipped_surrogate, group_log_expectation
 
 ROWS = torch.tensor([7, 7, 7, 2, 2, 40, 40, 40, 40])  # ids of sequences, not positions
 LENGTHS = np.array([3, 2, 4])
@@ -28,24 +28,24 @@ def per_sequence(values: list[float]) -> torch.Tensor:
 def sequence_loss(level, logprobs, old, advantages, **clip) -> torch.Tensor:
     """The mean over sequences of a surrogate, aggregated as GSPO and GEPO are."""
     weights = torch.tensor(np.repeat(token_weights("seq-mean-token-mean", LENGTHS), LENGTHS))
-    ratio = importance_ratio(level, logprobs, old, ROWS)
+    ratio = RATIOS[level](logprobs, old, ROWS)
     return (weights * clipped_surrogate(ratio, advantages, **clip).loss).sum()
 
 
 def test_sequence_ratio_is_the_geometric_mean_of_its_tokens():
     """By hand, sequence by sequence (arXiv 2507.18071 eq. 7)."""
     logprobs, old = draw(0), draw(1)
-    found = importance_ratio("sequence", logprobs, old, ROWS)
+    found = RATIOS["sequence"](logprobs, old, ROWS)
     for tokens in SEQUENCES:
         expected = float((logprobs - old)[tokens].mean().exp())
         np.testing.assert_allclose(found[tokens], expected, rtol=1e-14)
-    torch.testing.assert_close(importance_ratio("sequence-token", logprobs, old, ROWS), found)
+    torch.testing.assert_close(RATIOS["sequence-token"](logprobs, old, ROWS), found)
 
 
 def test_ratio_stays_finite_for_a_policy_far_away():
     far = torch.tensor([0.0, -500.0]), torch.tensor([-500.0, 0.0])
     for level in LEVELS:
-        ratio = importance_ratio(level, *far, torch.tensor([0, 1]))
+        ratio = RATIOS[level](*far, torch.tensor([0, 1]))
         assert torch.isfinite(ratio).all()
         assert float(ratio[0]) == pytest.approx(np.exp(20.0))
 
@@ -77,7 +77,7 @@ def test_gspo_token_equals_gspo_when_advantages_are_uniform(clip):
 def test_gspo_token_gives_each_token_its_own_advantage():
     """Its gradient is -sg[s] A_t per token, where GSPO's spreads the mean advantage."""
     logprobs, old, advantages = draw(0, 0.01).requires_grad_(), draw(0, 0.01), draw(2)
-    ratio = importance_ratio("sequence-token", logprobs, old, ROWS)
+    ratio = RATIOS["sequence-token"](logprobs, old, ROWS)
     (-advantages * ratio).sum().backward()
     assert logprobs.grad is not None
     torch.testing.assert_close(logprobs.grad, -advantages)
@@ -89,7 +89,7 @@ def test_numerical_noise_alone_clips_gspo_wholly(dtype):
     code path."""
     logprobs = draw(0).to(dtype).requires_grad_()
     old = logprobs.detach() - 6e-4
-    ratio = importance_ratio("sequence", logprobs, old, ROWS)
+    ratio = RATIOS["sequence"](logprobs, old, ROWS)
     found = clipped_surrogate(ratio, torch.ones(len(ROWS), dtype=dtype), **GSPO_CLIP)
     assert float(found.clipped.double().mean()) == 1.0
     found.loss.sum().backward()
@@ -101,7 +101,7 @@ def test_numerical_noise_alone_clips_gspo_wholly(dtype):
 def test_on_policy_gradient_is_the_score_function(level):
     """Ratio 1 exactly, gradient -A grad log p."""
     logprobs, advantages = draw(0).requires_grad_(), per_sequence([1.0, -0.5, 0.7])
-    ratio = importance_ratio(level, logprobs, logprobs.detach(), ROWS)
+    ratio = RATIOS[level](logprobs, logprobs.detach(), ROWS)
     assert (ratio == 1.0).all()
     sequence_loss(level, logprobs, logprobs.detach(), advantages, **GSPO_CLIP).backward()
     weights = torch.tensor(np.repeat(token_weights("seq-mean-token-mean", LENGTHS), LENGTHS))
@@ -122,7 +122,7 @@ def group_ratio(logprobs: torch.Tensor, sampler: torch.Tensor, groups: list[int]
     """GEPO's w of the three sequences, from token log-probs."""
     mean_logq = np.array([float(sampler[tokens].mean()) for tokens in SEQUENCES])
     expectation = group_log_expectation(mean_logq, np.array(groups))
-    ratio = importance_ratio("group", logprobs, per_sequence(expectation.tolist()), ROWS)
+    ratio = RATIOS["group"](logprobs, per_sequence(expectation.tolist()), ROWS)
     return torch.stack([ratio[tokens][0] for tokens in SEQUENCES])
 
 
@@ -132,20 +132,20 @@ def test_gepo_by_hand():
     expectation = group_log_expectation(mean_logq, np.zeros(2))
     np.testing.assert_allclose(np.exp(expectation), 0.41667, atol=5e-6)
     logprobs, rows = torch.tensor(mean_logq), torch.tensor([0, 1])
-    ratio = importance_ratio("group", logprobs, torch.tensor(expectation), rows)
+    ratio = RATIOS["group"](logprobs, torch.tensor(expectation), rows)
     np.testing.assert_allclose(ratio, [1.2, 0.6], atol=1e-12)
 
 
 def test_gepo_groups_by_prompt_and_equals_gspo_when_all_q_are_equal():
     sampler = torch.full((len(ROWS),), -1.3, dtype=torch.float64)
     logprobs = draw(0, 0.3)
-    gspo = importance_ratio("sequence", logprobs, sampler, ROWS)
+    gspo = RATIOS["sequence"](logprobs, sampler, ROWS)
     expected = torch.stack([gspo[tokens][0] for tokens in SEQUENCES])
     torch.testing.assert_close(group_ratio(logprobs, sampler, [1, 1, 1]), expected)
     # A group of one: the expectation of q is q.
     mixed = draw(1, 0.3)
     alone = group_ratio(logprobs, mixed, [4, 9, 2])
-    gspo = importance_ratio("sequence", logprobs, mixed, ROWS)
+    gspo = RATIOS["sequence"](logprobs, mixed, ROWS)
     torch.testing.assert_close(alone, torch.stack([gspo[tokens][0] for tokens in SEQUENCES]))
 
 
@@ -162,7 +162,7 @@ def test_gepo_needs_length_normalised_probabilities():
     for values, expected in ((sums, [-0.25, -0.0017, 0, 0]), (means, [-0.25, -0.25, 0.25, 0.25])):
         logp = torch.tensor(values, requires_grad=True)
         expectation = torch.tensor(group_log_expectation(values, groups))
-        ratio = importance_ratio("group", logp, expectation, rows)
+        ratio = RATIOS["group"](logp, expectation, rows)
         clipped_surrogate(ratio, advantages, **WIDE_CLIP).loss.mean().backward()
         assert logp.grad is not None
         np.testing.assert_allclose(logp.grad, expected, rtol=0.01, atol=5e-5)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.losses import clipped_surrogate, importance_ratio
+from rlcore.algorithms.losses import RATIOS, clipped_surrogate
 from rlcore.diagnostics.measures import CLIPPED_BY_NOISE
 from schemas.algorithm import Algorithm
 from tests.rlcore.diagnostics.streams import QUICKSTARTS, RECORDED, Metrics, broken, recipe, watch
@@ -21,7 +21,7 @@ NOISES = {
 def _clipped_by(noise: np.ndarray, advantages: np.ndarray, rule: Algorithm) -> float:
     """The clip fraction of the real loss where log-ratios are ``noise``, one token a row."""
     logprobs, rows = torch.from_numpy(noise), torch.arange(len(noise))
-    ratio = importance_ratio(rule.ratio_level, logprobs, torch.zeros_like(logprobs), rows)
+    ratio = RATIOS[rule.ratio_level](logprobs, torch.zeros_like(logprobs), rows)
     loss = clipped_surrogate(
         ratio,
         torch.from_numpy(advantages),

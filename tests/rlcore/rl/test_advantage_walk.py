@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlcore.algorithms.advantages import AdvantageInput, AdvantageResult, estimate
-from rlcore.algorithms.losses import importance_ratio
+from rlcore.algorithms.losses import RATIOS
 from rlcore.algorithms.objective import PolicyObjective, ValueObjective
 from rlcore.algorithms.objective_types import TokenBatch, TokenOutputs
 from rlcore.rewards.gsm8k import scorer
@@ -83,7 +83,7 @@ def test_the_answer_is_walked_from_its_reward_to_its_losses(
     ):
         assert found[row][1:] == pytest.approx(wanted[name], **CLOSE), name
     new, old = (torch.tensor(GIVEN[name][row]) for name in ("new", "old"))
-    ratio = importance_ratio("token", new, old, torch.zeros(TOKENS, dtype=torch.int64))
+    ratio = RATIOS["token"](new, old, torch.zeros(TOKENS, dtype=torch.int64))
     assert ratio.tolist() == pytest.approx(wanted["ratio"], **CLOSE)
     policy = PolicyObjective(clip_dual=3.0, entropy_coef=None)
     assert losses(policy, row, result) == pytest.approx(wanted["loss"], **CLOSE)

@@ -12,6 +12,7 @@ from rlcore.recipes.load import load_recipe
 from rlcore.rl.fork import why_from_zero
 from rlcore.rl.phases import Phases
 from rlcore.rl.state import LoopState
+from rlcore.rl.validation import Validation
 from rlcore.store.artifacts import ArtifactStore
 from tests.rlcore.rl.test_records_history import digits, one_iteration
 
@@ -46,6 +47,31 @@ def test_more_iterations_are_those_of_one_go(
     assert done == [4, 5]
     at_once, _ = run(5, other)
     assert went_on == at_once
+
+
+def test_the_best_of_a_longer_run_is_kept_where_a_shorter_one_ended(
+    make_phases: Callable[..., Phases], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shorter run's best was validated only because it ended there: a longer one chooses the
+    best before it, whose checkpoint was dropped. RL could never be ended."""
+    store = ArtifactStore(tmp_path / "store")
+    kept = {"rl.checkpoint.keep_last": 1, "rl.validation.every": 2}
+
+    figures, run = iter([0.1, 0.5, 0.6, 0.2, 0.2]), Validation.run  # of 0, 2, 3; 4, 5
+    monkeypatch.setattr(
+        Validation, "run", lambda self, *record: (next(figures), run(self, *record)[1])
+    )
+
+    def phases(iterations: int) -> Phases:
+        over = {**CONSTANT, **kept, "rl.iterations": iterations}
+        return make_phases("quickstart", digits, over, store=store)
+
+    through(phases(3))
+    longer = phases(5)
+    ended, _ = through(longer)
+    assert ended.best() == [2]
+    longer.finish(ended, tmp_path / "policy")
+    assert (tmp_path / "policy" / "config.json").is_file()
 
 
 def test_a_longer_run_that_is_ended_where_it_stopped_is_validated_there(

@@ -44,6 +44,7 @@ VARIANTS: dict[str, Variant] = {
     ),
     "ppo": ("quickstart-ppo", digits, {"rl.critic.warmup_iterations": 1}),
     "remax": ("quickstart-remax", digits, {}),
+    "adapter": ("quickstart", digits, {"model.adapter": {"rank": 2, "stages": ["rl"]}}),
     "sampled ahead": (
         "quickstart",
         digits,
