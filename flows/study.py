@@ -40,6 +40,8 @@ from rlcore.results.provenance import commit_of, machine_of
 from rlcore.results.summary import proxy_and_truth
 from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError
+from schemas.judges import may_verify
+from schemas.names import RECORDS
 from schemas.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -106,10 +108,12 @@ def study(options: argparse.Namespace) -> int:
     from rlcore.plan.preconditions import check_start
 
     swept = variants(options.override)
+    # A file's own, as it is looked for in another folder below.
+    places = [str(Path(n).resolve()) if Path(n).is_file() else n for n in options.recipes]
     given = [
-        load_recipe(name, variant.overrides, directory=RECIPES)
+        load_recipe(place, variant.overrides, directory=RECIPES)
         for variant in swept
-        for name in options.recipes
+        for place in places
     ]
     for checked in given:
         _check(checked, sampled=options.sampled)
@@ -200,6 +204,11 @@ def _check(recipe: Recipe, *, sampled: bool) -> None:
             f"recipe '{recipe.name}' has rl.enabled = false, and a study is of what RL adds; set it"
             " to true, or name another recipe"
         )
+    if not any(may_verify(function, recipe.judges) for function in recipe.reward.functions):
+        raise UserError(
+            f"recipe '{recipe.name}': reward.functions holds no function that checks correctness,"
+            " so there is no accuracy to study; add one of weight 0"
+        )
     before = _before(recipe)
     if before not in recipe.evaluate.checkpoints:
         raise UserError(
@@ -246,7 +255,10 @@ def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> RunOu
     recipe = load_recipe(str(directory / "recipe.yaml"), directory=directory)
     where = recipe.store if "://" in recipe.store else str(root / recipe.store)
     store, policy = ArtifactReader(where), summary["artifacts"]["rl"].rsplit("/", 1)[1]
-    metrics, made = stage_metrics(store, policy), store.peek("policy", policy)
+    made = store.peek("policy", policy)
+    # Those of a run that continued a shorter one are below that one's key.
+    records = policy if made is None else made.metadata.get(RECORDS, policy)
+    metrics = stage_metrics(store, records, last=recipe.rl.iterations)
     watched = pl.col("name") == (TRAINING if sampled else VALIDATION)
     curve = metrics.filter(watched).select("step", "value").drop_nulls().sort("step")
     accuracy = summary["sampled_accuracy" if sampled else "accuracy"]

@@ -6,6 +6,8 @@ from typing import Any, Literal
 from schemas.sampling import StopTexts, Temperature
 from schemas.section import Section, rule, setting
 
+CLOSE = "</answer>"  # of an answer of the form "tag"
+
 
 class EvolveSection(Section):
     """Policy and verifiers over rounds, without an update of weights (docs/understand/evolve.md).
@@ -55,6 +57,15 @@ class EvolveSection(Section):
         """What a round depends on: not how many there are."""
         unused = set() if self.stop else {"stop"}  # which is younger than keys in use
         return self.model_dump(mode="json", exclude={"rounds", "scored_as"} | unused)
+
+    @rule
+    def _stop_leaves_the_tag(self) -> Iterator[str]:
+        cut = [text for text in self.stop if text in CLOSE or CLOSE in text]
+        if self.answer == "tag" and cut:
+            yield (
+                f"stop = {cut[0]!r} is cut off an answer, and answer = 'tag' reads up to {CLOSE};"
+                " leave it out of stop"
+            )
 
     @rule
     def _verifiers_are_odd(self) -> Iterator[str]:

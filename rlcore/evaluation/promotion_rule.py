@@ -230,7 +230,9 @@ def gain_interval(gains_P: np.ndarray, alpha: float) -> Estimate:
         ]
     )
     extreme = np.count_nonzero(flipped_B / num_prompts >= abs(mean) - 1e-12)
-    if (1 + extreme) / (1 + draws) > alpha / 2:
+    # No share below 1 / draws is seen, of which a late look asks; Hoeffding (1963) bounds it then.
+    bound = math.exp(-(float(gains_P.sum()) ** 2) / (2 * (float((gains_P**2).sum()) or 1.0)))
+    if min((1 + extreme) / (1 + draws), bound) > alpha / 2:
         low, high = min(low, 0.0), max(high, 0.0)
     return Estimate(mean, float(low), float(high))
 

@@ -1,12 +1,13 @@
 """The policy of a run as a model directory: its result, or that of any iteration, made again."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlcore.evaluation.card_facts import gather_card
 from rlcore.evaluation.export import export_model
-from rlcore.models.files import model_directory
+from rlcore.models.files import MODEL_FOLDER, model_directory
 from rlcore.results.folders import EXPORTS
 from rlcore.results.run import EVALUATE, RL, Run
 from rlcore.rl.records import RecordedIterations
@@ -81,6 +82,12 @@ def _free(out: Path) -> Path:
     """Return ``out`` where nothing is lost by writing it. Raises UserError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"'{out}' holds something already; give a new or empty directory as --out")
+    beside = next(place for place in out.absolute().parents if place.exists())
+    if os.path.ismount(out) or not beside.is_dir() or not os.access(beside, os.W_OK | os.X_OK):
+        raise UserError(
+            f"'{out}' cannot be put in place: it is a mount point, or '{beside}' is no folder that"
+            " can be written; give a folder below one that can be as --out"
+        )
     return out
 
 
@@ -94,14 +101,14 @@ def _export_iteration(
         while replay.at < number:
             step = replay.step()
             log(f"iteration {step.iteration}: weights {step.digest[:12]}, as recorded")
-        replay.learner.export_hf(scratch)
+        replay.learner.export_hf(scratch / MODEL_FOLDER)  # an adapter comes to lie beside it
         parents = {
             role: ref
             for role, ref in recorded.iteration(recorded.first).manifest.parents.items()
             if role in ("dataset", REWARD_MODEL)
         }
         parents["policy"] = recorded.ref(number)
-        return _publish(run, scratch, parents, out, number, log)
+        return _publish(run, scratch / MODEL_FOLDER, parents, out, number, log)
 
 
 def _publish(

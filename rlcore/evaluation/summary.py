@@ -116,7 +116,8 @@ def _with_verdict(completions: pl.DataFrame) -> pl.DataFrame:
 def _of_samples(
     with_verdict: pl.DataFrame, n: int, pass_k: tuple[int, ...]
 ) -> Iterator[GroupMetric]:
-    """Yield avg@n, pass@k and maj@n over prompts with enough samples that have a verdict."""
+    """Yield avg@n, pass@k and maj@n over prompts with enough samples that have a verdict; no maj@n
+    where a right sample has no answer, so that none could win."""
     prompts = with_verdict.group_by("uid", maintain_order=True).agg(
         "correct", "answer", pl.col("question").first()
     )
@@ -129,7 +130,8 @@ def _of_samples(
             lambda correct, _, k=k: pass_at_k(len(correct), sum(correct), k),
             k == n,  # each prompt's value is then 0 or 1: a share of prompts
         )
-    yield _over(f"sampled/maj@{n}", prompts, _is_majority_right, True)
+    if with_verdict.filter(pl.col("correct") & pl.col("answer").is_null()).is_empty():
+        yield _over(f"sampled/maj@{n}", prompts, _is_majority_right, True)
 
 
 def _is_majority_right(correct: list[bool], answers: list[str | None]) -> bool:

@@ -12,10 +12,10 @@ from rlcore.rewards.boxed import last_boxed
 from rlcore.rollout.episodes import Episodes, collect, in_order
 from rlcore.rollout.trajectories import Request, Trajectory
 from schemas.errors import UserError
-from schemas.evolve import EvolveSection
+from schemas.evolve import CLOSE, EvolveSection
 from schemas.outcomes import FinishReason
 
-OPEN, CLOSE = "<answer>", "</answer>"
+OPEN = "<answer>"
 _BOX = "\\boxed"
 
 

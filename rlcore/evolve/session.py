@@ -13,7 +13,7 @@ from rlcore.engines.pool import load_model_directory
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evolve.agents import Agents
 from rlcore.evolve.prompts import AgentPrompts, Row, problems_of
-from rlcore.models.tokenizer import load_tokenizer
+from rlcore.models.base import model_tokenizer
 from rlcore.rewards.truths import check_covered
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rl.workers import Workers
@@ -107,13 +107,7 @@ class Session:
 
     @cached_property
     def _tokenizer(self) -> "ChatTokenizer":
-        model = self._recipe.model
-        return load_tokenizer(
-            self._source,
-            name=model.path or "",
-            trust_remote_code=model.trust_remote_code,
-            chat_template=model.chat_template,
-        )
+        return model_tokenizer(self._recipe.model, self._source)
 
     @cached_property
     def _asked(self) -> AgentPrompts:

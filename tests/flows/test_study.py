@@ -17,6 +17,9 @@ from rlcore.recipes.load import load_recipe
 from rlcore.results.metrics import metrics_frame, publish_metrics
 from rlcore.results.provenance import code_state, record_code
 from rlcore.store.artifacts import ArtifactStore, Lineage
+from schemas.errors import UserError
+from schemas.names import RECORDS
+from schemas.recipe import Recipe
 
 PNG_LIMIT = 200_000  # bytes; it is shown in the README
 
@@ -52,6 +55,20 @@ def test_outcome_is_what_the_store_says(tmp_path: Path) -> None:
     assert outcome.seconds == pytest.approx(4.5)
     assert outcome.curve == [(0, 0.6), (2, 0.8)]
     assert outcome.proxy is None
+
+
+def test_the_curve_of_a_run_that_continued_a_shorter_one_is_found(tmp_path: Path) -> None:
+    """Its metrics are below the shorter one's key, its policy has its own."""
+    directory = _finished_run(tmp_path, "quickstart")
+    store = ArtifactStore(tmp_path / load_recipe("quickstart", {}, directory=RECIPES).store)
+    (tmp_path / "policy").mkdir()
+    (tmp_path / "policy" / "config.json").write_text("{}")
+    longer = Lineage("r", "c", metadata={RECORDS: "abc"})
+    store.put("policy", "longer", directory=tmp_path / "policy", lineage=longer)
+    summary = json.loads((directory / "summary.json").read_text())
+    summary["artifacts"]["rl"] = f"{store.root}/policy/longer"
+    (directory / "summary.json").write_text(json.dumps(summary))
+    assert read_outcome(tmp_path, directory).curve == [(0, 0.6), (2, 0.8)]
 
 
 def test_without_sft_the_base_model_is_what_rl_starts_from(tmp_path: Path) -> None:
@@ -151,6 +168,27 @@ def test_what_cannot_be_studied_is_said_before_anything_starts(
     asked = ["study", "smollm2-quickstart", "-o", "evaluate.checkpoints=[sft,rl]"]
     assert main(asked) == 2
     assert "does not evaluate 'base', from which RL starts" in capsys.readouterr().err
+    assert main(["study", "dialogue-grpo"]) == 2
+    assert "no function that checks correctness, so there is no" in capsys.readouterr().err
+
+
+def test_a_recipe_of_your_own_is_studied_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs are checked in another folder, where its files are not."""
+    (tmp_path / "mine.yaml").write_text(
+        "extends: quickstart\nname: mine\ndata: {sources: [{kind: file, path: rows.jsonl}]}\n"
+    )
+    seen = list[str]()
+
+    def started(recipe: Recipe) -> None:
+        seen.append(recipe.data.sources[0].path)  # type: ignore[union-attr]
+        raise UserError("seen")
+
+    monkeypatch.setattr("rlcore.plan.preconditions.check_start", started)
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "mine.yaml", "--seeds", "0"]) == 2
+    assert seen == [str(tmp_path / "rows.jsonl")]
 
 
 def test_a_recipe_that_cannot_start_ends_the_study_before_it_begins(

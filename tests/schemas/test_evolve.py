@@ -37,6 +37,14 @@ def test_other_values_are_refused_with_their_key(path: str, value: Any, said: st
         load_recipe("quickstart", {f"evolve.{path}": value}, directory=RECIPES)
 
 
+@pytest.mark.parametrize("stop", ["</answer>", "</", "</answer>\n"])
+def test_what_would_cut_off_the_tag_is_refused(stop: str) -> None:
+    """Each answer could not be read: an accuracy of 0, without a word."""
+    with pytest.raises(ValueError, match="answer = 'tag' reads up to </answer>"):
+        EvolveSection(stop=(stop,))
+    assert EvolveSection(stop=(stop,), answer="text").stop == (stop,)
+
+
 def test_defaults_are_those_of_the_source() -> None:
     section = EvolveSection()
     numbers = (section.rounds, section.verifiers, section.max_turns, section.memory)

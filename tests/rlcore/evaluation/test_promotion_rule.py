@@ -82,6 +82,16 @@ def test_few_prompts_that_differ_prove_nothing() -> None:
     assert gain_interval(-gains, ALPHA / 2).high == 0.0
 
 
+def test_a_late_look_still_decides() -> None:
+    """No number of draws resolves the share that a nightly retraining asks for after two weeks."""
+    gains = np.zeros(1000)
+    gains[:200] = 1.0
+    assert gain_interval(gains, alpha_of(30)).low > 0
+    assert gain_interval(-gains, alpha_of(30)).high < 0
+    gains[10:200] = 0.0
+    assert gain_interval(gains, alpha_of(30)).low == 0.0
+
+
 def test_an_interval_is_that_of_all_resamples() -> None:
     gains = np.array([-1.0, 0.0, *([1.0] * 8)])
     small = np.array([-1.0, 0.0, 1.0, 1.0, 1.0, 1.0])

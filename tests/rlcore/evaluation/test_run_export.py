@@ -71,11 +71,29 @@ def test_an_iteration_without_a_checkpoint_is_exported_with_its_lineage(
     assert "rollouts/run/000003" not in keys
     with pytest.raises(UserError, match="holds something already; give a new or empty directory"):
         export_run(run, iteration=1, out=out, log=print)
+    with pytest.raises(UserError, match=r"cannot be put in place: .*README.md' is no folder"):
+        export_run(run, iteration=1, out=out / "README.md" / "model", log=print)
     assert AutoModelForCausalLM.from_pretrained(out).num_parameters() > 0
 
     newest = export_run(run, log=lines.append)
     assert (newest.iteration, newest.weights) == (ITERATIONS, digests[ITERATIONS])
     assert newest.directory == run.folder / "exports" / f"iteration-{ITERATIONS:06d}"
+
+
+@pytest.mark.slow
+def test_an_adapter_lies_beside_its_model_and_nowhere_else(
+    make_phases: Make, dataset: Dataset, tmp_path: Path
+) -> None:
+    """It stayed in the store, where the next export failed and one of another run took it."""
+    phases, digests = trained(make_phases, dataset, ArtifactStore(tmp_path / "store"), "adapter")
+    run = as_run(phases, tmp_path / "runs")
+    for iteration in (1, 2):
+        out = tmp_path / f"model-{iteration}"
+        assert (
+            export_run(run, iteration=iteration, out=out, log=print).weights == digests[iteration]
+        )
+        assert (out / "adapter" / "adapter_config.json").is_file()
+    assert not list((tmp_path / "store" / ".staging").iterdir())
 
 
 @pytest.mark.slow

@@ -66,6 +66,15 @@ def test_what_could_not_be_scored_is_no_wrong_answer_but_is_counted() -> None:
     assert found["greedy/unscored"] == (0.5, 2)
 
 
+def test_without_answers_no_majority_is_told() -> None:
+    """A right sample whose function extracts no answer could not win: the figure would be 0."""
+    rows = [("a", "1", "sampled", True), ("a", "1", "sampled", True)]
+    assert figures(drawn(*rows))["sampled/maj@2"] == (1.0, 1)
+    told = figures(drawn(*rows, answer=None))
+    assert "sampled/maj@2" not in told
+    assert told["sampled/avg@2"] == (1.0, 1)
+
+
 def test_a_prompt_with_too_few_samples_has_no_pass_at_k() -> None:
     """Counted all the same, it would make pass@k look worse than it is."""
     rows = [("a", "1", "sampled", True), ("a", "1", "sampled", False)]
