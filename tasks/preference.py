@@ -82,7 +82,8 @@ def _rows(
     read = read_preferences(
         section.data, run.recipe.data, OF_PREFERENCE, labels=section.algorithm == "kto"
     )
-    encoded = encode(read.rows, load_tokenizer(policy))
+    most = run.recipe.data.max_reject_fraction
+    encoded = encode(read.rows, load_tokenizer(policy), max_reject_fraction=most)
     ranked = prepare(replace(encoded, left_out=read.left_out | encoded.left_out), section)
     get_run_logger().info(f"preferences {json.dumps(ranked.counts)}")
     prompts = run.store.table(run.parents["dataset"], "prompts")

@@ -129,7 +129,8 @@ def _preferences(run: StageRun, section: RewardModelSection, policy: Path) -> Ar
             )
         case Gsm8kSolutions() | FilePreferences():
             found = read_preferences(source, run.recipe.data)
-            ranked = encode(found.rows, tokenizer)
+            most = run.recipe.data.max_reject_fraction
+            ranked = encode(found.rows, tokenizer, max_reject_fraction=most)
             ranked = replace(ranked, left_out=found.left_out | ranked.left_out)
     ranked = fit(ranked, section.max_tokens)
     check_pairs(ranked.table)

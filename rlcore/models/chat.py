@@ -53,18 +53,23 @@ def encode_prompts(
 
 
 def encode_demonstrations(
-    tokenizer: "ChatTokenizer", demonstrations: Sequence[list[Message]], tools: Tools = ()
+    tokenizer: "ChatTokenizer",
+    demonstrations: Sequence[list[Message]],
+    tools: Tools = (),
+    *,
+    last_only: bool = False,
 ) -> list[Encoded | Refused]:
     """Return token ids and loss mask per demonstration; what follows the last turn's end is left
     out.
 
-    Every assistant turn carries loss, from the end of its generation prompt to the token that
-    closes it (``closing_token``). Rows whose turns a template renders differently once more turns
-    follow (rewrites history) have no such mask, and are refused. Raises ``UserError`` when the
-    template ends assistant turns without a stop token, or the tokenizer does not encode piecewise.
+    Every assistant turn, or with ``last_only`` the last message alone, carries loss, from the end
+    of its generation prompt to the token that closes it (``closing_token``). Rows whose turns a
+    template renders differently once more turns follow (rewrites history) have no such mask, and
+    are refused. Raises ``UserError`` when the template ends assistant turns without a stop token,
+    or the tokenizer does not encode piecewise.
     """
     closing = closing_or_eos(tokenizer)
-    pieces = [_pieces(tokenizer, chat, tools, closing) for chat in demonstrations]
+    pieces = [_pieces(tokenizer, chat, tools, closing, last_only) for chat in demonstrations]
     kept = [row for row in pieces if not isinstance(row, Refused)]
     flat = iter(_tokenize(tokenizer, [text for row in kept for text, _ in row]))
     encoded: list[Encoded | Refused] = []
@@ -83,13 +88,13 @@ def encode_demonstrations(
 
 
 def _pieces(
-    tokenizer: "ChatTokenizer", chat: list[Message], tools: Tools, closing: str
+    tokenizer: "ChatTokenizer", chat: list[Message], tools: Tools, closing: str, last_only: bool
 ) -> list[tuple[str, bool]] | Refused:
     """Return the (text, carries loss) pieces of one chat."""
     row: list[tuple[str, bool]] = []
     done = ""
     for at, message in enumerate(chat):
-        if message["role"] != "assistant":
+        if message["role"] != "assistant" or (last_only and at < len(chat) - 1):
             continue
         before = rendered(tokenizer, chat[:at], tools, open_turn=True)
         after = rendered(tokenizer, chat[: at + 1], tools, open_turn=False)

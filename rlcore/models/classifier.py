@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rlcore.cluster.progress import advance
+from rlcore.models.architectures import EAGER, caps_attention
 from rlcore.models.files import context_of, local_directory, locate_model, read_config
 from rlcore.models.shape import directory_parameters
 from rlcore.models.tokenizer import read_tokenizer
@@ -134,14 +135,19 @@ class Classifier:
         """Load ``reward_models.NAME``. Raises UserError as ``check_classifier``, for a model of
         the hub too."""
         import torch
-        from transformers import AutoModelForSequenceClassification
+        from transformers import AutoConfig, AutoModelForSequenceClassification
 
         if device == "cpu":
             torch.set_num_threads(threads)
         check_classifier(name, BroughtRewardModel(path=directory), longest=0)
         self._tokenizer = read_tokenizer(Path(directory), directory)
+        capped = caps_attention(AutoConfig.from_pretrained(directory))  # sdpa leaves a cap out
         model = AutoModelForSequenceClassification.from_pretrained(
-            directory, dtype=getattr(torch, dtype), num_labels=1, use_safetensors=True
+            directory,
+            dtype=getattr(torch, dtype),
+            num_labels=1,
+            use_safetensors=True,
+            attn_implementation=EAGER if capped else None,
         )
         self._model = model.to(device).eval()
         self._device = device

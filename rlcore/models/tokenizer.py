@@ -100,7 +100,10 @@ def read_tokenizer(
     try:
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
+        # mistral_format: beside a tekken.json it would be mistral-common's, without a template.
+        return AutoTokenizer.from_pretrained(
+            directory, trust_remote_code=trust_remote_code, mistral_format=False
+        )
     # Untrusted files, which may be JSON of any shape, and tokenizers raises bare Exceptions: name
     # the model.
     except Exception as error:

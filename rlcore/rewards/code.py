@@ -11,6 +11,7 @@ import json
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,6 +141,12 @@ def cases_of(ground_truth: str | None) -> Cases:
         )
     if function is None:
         return Cases(None, [_text(one) for one in inputs], [_text(one) for one in outputs])
+    if all(isinstance(one, str) for one in (*inputs, *outputs)):
+        with suppress(ValueError, RecursionError):  # verl's prime_code: JSON, an argument a line
+            inputs, outputs = (
+                [[json.loads(line) for line in one.split("\n")] for one in inputs],
+                [json.loads(one) for one in outputs],
+            )
     if not isinstance(function, str) or not all(isinstance(one, list) for one in inputs):
         raise UserError(
             "the row's ground_truth: 'fn_name' must be a name, and each of 'inputs' the list of"

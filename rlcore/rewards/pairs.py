@@ -12,6 +12,8 @@ from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rewards.unscored_rows import check_unscored
 from schemas.recipe import Recipe
 
+_ASKED = 256  # questions between two looks at how many have no answer
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -65,9 +67,12 @@ def compare(
     prepare_cache(setup, recipe.store, log)
     asked = [number for number, pair in enumerate(pairs) if pair.first != pair.second]
     questions = [_row(pairs[number], swapped) for number in asked for swapped in (False, True)]
+    answers: list[Reward] = []
     with closing(JudgeFunction(judge, setup)) as function:
-        answers = function.score(questions, 0.0) if questions else []
-    check_unscored([(each.outcome, each.detail) for each in answers], recipe.reward, rows=rows)
+        for start in range(0, len(questions), _ASKED):  # a judge that is gone ends them early
+            answers += function.score(questions[start : start + _ASKED], 0.0)
+            said = [(each.outcome, each.detail) for each in answers]
+            check_unscored(said, recipe.reward, rows=rows, of=len(questions))
     compared = [Comparison(0.5, 0.5, asked=False)] * len(pairs)
     for number, before, after in zip(asked, answers[::2], answers[1::2], strict=True):
         turned = None if after.score is None else 1.0 - after.score

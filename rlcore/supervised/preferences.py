@@ -73,15 +73,23 @@ class Preferences:
         return replace(self, table=table, left_out=left_out, cut=self.cut + cut)
 
 
-def encode(rows: Sequence[Ranked], tokenizer: "ChatTokenizer") -> Preferences:
+def encode(
+    rows: Sequence[Ranked], tokenizer: "ChatTokenizer", *, max_reject_fraction: float = 1.0
+) -> Preferences:
     """Tokenise ``rows`` by the chat template, as prompts and demonstrations are.
 
     Rows that the template refuses are left out and counted by reason. Raises ``UserError`` where
-    ``encode_demonstrations`` does.
+    they are a larger share than ``max_reject_fraction``, and where ``encode_demonstrations`` does.
     """
     chats = [[*row.prompt, {"role": "assistant", "content": row.response}] for row in rows]
-    encoded = encode_demonstrations(tokenizer, chats)
-    left_out = Counter(tokens.reason for tokens in encoded if isinstance(tokens, Refused))
+    encoded = encode_demonstrations(tokenizer, chats, last_only=True)
+    refused = [tokens for tokens in encoded if isinstance(tokens, Refused)]
+    if len(refused) > max_reject_fraction * len(rows):
+        raise UserError(
+            f"preferences: {len(refused)} of {len(rows)} responses rejected, over"
+            f" data.max_reject_fraction = {max_reject_fraction:g}, such as {refused[0].detail}"
+        )
+    left_out = Counter(tokens.reason for tokens in refused)
     kept = [
         (row, tokens)
         for row, tokens in zip(rows, encoded, strict=True)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -296,17 +297,25 @@ class JudgeClient(Client):
     def __init__(self, name: str, judge: Judge, access: Access) -> None:
         super().__init__(name, judge.url, judge.limits, access)
         self._judge, self.most = judge, judge.max_calls
+        self._limits_tokens: dict[str, Any] = {"temperature": 0.0, "max_tokens": judge.max_tokens}
 
     async def _send(self, question: JudgeQuestion) -> str:
         lines = verdict_lines(self._judge, question)
         extra = {"structured_outputs": {"choice": lines}} if self._judge.constrained else {}
-        completion = await self._client.chat.completions.create(
+        asked = partial(
+            self._client.chat.completions.create,
             model=self._judge.model,
             messages=[{"role": "user", "content": question.text}],
-            temperature=0.0,
-            max_tokens=self._judge.max_tokens,
             extra_body=extra,
         )
+        try:
+            completion = await asked(**self._limits_tokens)
+        except openai.BadRequestError as error:
+            if "max_completion_tokens" not in str(error):
+                raise
+            # OpenAI's reasoning models take the other name, and no temperature.
+            self._limits_tokens = {"max_completion_tokens": self._judge.max_tokens}
+            completion = await asked(**self._limits_tokens)
         return _text_of(completion)
 
 

@@ -64,6 +64,16 @@ def test_loss_falls_on_every_assistant_turn_and_its_eos(tokenizer, templated, te
     assert encoded.token_ids[-1] == tokenizer.eos_token_id
 
 
+def test_only_the_last_turn_need_be_told_apart_of_a_preference(tokenizer, templated) -> None:
+    """Qwen3 would refuse every pair of several turns."""
+    marked = FORGETFUL.replace("loop.last", "loop.last and m.role == 'assistant'")
+    tokenizer = templated(marked.replace("<|user|>{{", "{{ '<|' ~ m.role ~ '|>' }}{{"))
+    chat = _chat("Tom has 12", "12+30", "and now?", "#### 42")
+    assert isinstance(encode_demonstrations(tokenizer, [chat])[0], Refused)
+    (encoded,) = encode_demonstrations(tokenizer, [chat], last_only=True)
+    assert _trained(tokenizer, encoded) == ["#### 42 (last)<|end|>"]
+
+
 def test_a_demonstration_starts_with_the_prompt_that_rollouts_see(tokenizer) -> None:
     """Otherwise SFT and sampling work on different texts."""
     chat = _chat("Tom has 12 eggs.", "\n12")

@@ -83,6 +83,15 @@ def test_a_tokenizer_without_chat_template_is_refused(base: Path, tmp_path: Path
         load_tokenizer(source, name="mine")
 
 
+def test_files_of_mistral_common_beside_it_are_not_read(base: Path, tmp_path: Path) -> None:
+    """As a download of Mistral's models has them; theirs would have no chat template."""
+    directory = copied(base, tmp_path / "model")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "model_type": "mistral"}))
+    (directory / "tekken.json").write_text("{}")
+    assert load_tokenizer(directory).chat_template == load_tokenizer(base).chat_template
+
+
 def test_files_that_are_no_tokenizer_name_the_model_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer of model 'mine' cannot be loaded: ") as error:

@@ -255,6 +255,12 @@ def test_results_are_compared_as_json(said: Any, expected: Any, same: bool) -> N
     assert same_result(said, expected) is same
 
 
+def test_functions_tests_are_read_in_verls_form() -> None:
+    """prime_code: an argument a line, and the result, as JSON."""
+    cases = cases_of(json.dumps({"fn_name": "add", "inputs": ["1\n[2]"], "outputs": ["3"]}))
+    assert (cases.function, cases.inputs, cases.outputs) == ("add", [[1, [2]]], [3])
+
+
 @pytest.mark.parametrize(
     ("truth", "why"),
     [

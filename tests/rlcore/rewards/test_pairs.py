@@ -111,6 +111,17 @@ def test_a_pair_without_a_verdict_has_no_value(
         asked(tmp_path, server, limits=limits, fraction=0.4)
 
 
+def test_a_judge_that_is_gone_is_not_asked_about_every_pair(
+    tmp_path: Path, server: JudgeServer
+) -> None:
+    """It kept a run busy for as long as all of its questions took to fail."""
+    server.answer = lambda request, number: Reply(status=500)
+    pairs = [Pair("?", None, f"a{n}", f"b{n}") for n in range(300)]
+    with pytest.raises(RewardFailureError, match=r"of 600 pairs .* the others were not tried"):
+        asked(tmp_path, server, pairs, limits={"retries": 0})
+    assert len(server.requests) == 256
+
+
 def test_a_failure_that_passes_is_nothing(tmp_path: Path, server: JudgeServer) -> None:
     well = prefers(len)
     server.answer = lambda request, number: (

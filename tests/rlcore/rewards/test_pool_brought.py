@@ -15,6 +15,8 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
+    Gemma2Config,
+    Gemma2ForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
@@ -58,6 +60,11 @@ SIZES: dict[str, Any] = {
 CLASSES: dict[str, tuple[type, type, dict[str, Any]]] = {
     "llama": (LlamaConfig, LlamaForSequenceClassification, {"num_key_value_heads": 1}),
     "qwen2": (Qwen2Config, Qwen2ForSequenceClassification, {"num_key_value_heads": 1}),
+    "gemma2": (
+        Gemma2Config,
+        Gemma2ForSequenceClassification,
+        {"num_key_value_heads": 1, "head_dim": 16, "attn_logit_softcapping": 0.5},
+    ),
     "bert": (BertConfig, BertForSequenceClassification, {}),
 }
 
@@ -119,7 +126,10 @@ def responses(count: int) -> list[list[dict[str, str]]]:
 def expected(directory: Path, conversations: list[list[dict[str, str]]]) -> list[float]:
     """Transformers' own forward on the rendered text, each alone."""
     reader = AutoTokenizer.from_pretrained(directory)
-    model = AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    # eager: transformers' sdpa leaves out the cap of a Gemma 2
+    model = AutoModelForSequenceClassification.from_pretrained(
+        directory, attn_implementation="eager"
+    ).eval()
     scores = []
     for one in conversations:
         text = reader.apply_chat_template(one, tokenize=False)

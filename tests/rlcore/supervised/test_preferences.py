@@ -36,6 +36,24 @@ def test_test_prompts_among_preferences_of_a_file_are_told(tokenizer: Any, tmp_p
     assert contaminated(table, prompts[2:], "this policy") is None
 
 
+def test_responses_that_the_template_refuses_count_as_rejected(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were left out without a word, up to all of them."""
+    path = write(tmp_path / "pairs.jsonl", [{"prompt": "1+1?", "chosen": "2", "rejected": "3"}] * 3)
+    data = DataSection(sources=(FileSource(path="x.jsonl"),))
+    rows = read_preferences(FilePreferences(path=str(path)), data).rows
+    refuses = (
+        "{% if messages|length > 1 and '3' in messages[-1].content %}{{ raise_exception('no 3') }}"
+    )
+    monkeypatch.setattr(
+        tokenizer, "chat_template", refuses + "{% endif %}" + tokenizer.chat_template
+    )
+    assert encode(rows, tokenizer, max_reject_fraction=0.5).left_out == {"template": 3}
+    with pytest.raises(UserError, match=r"3 of 6 responses rejected, over .*= 0.4, .* no 3"):
+        encode(rows, tokenizer, max_reject_fraction=0.4)
+
+
 def test_long_responses_are_left_out_and_counted(tokenizer, tmp_path) -> None:
     path = write(tmp_path / SOLUTIONS_FILE, solutions(4))
     data = DataSection(sources=(FileSource(path="x.jsonl"),))

@@ -1,6 +1,7 @@
 """A judge over HTTP: its limits hold, what may pass is repeated, and nothing is paid twice."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from email.utils import formatdate
@@ -77,6 +78,24 @@ def test_what_is_sent_is_one_user_message_at_temperature_0_with_the_key(tmp_path
         assert (sent["temperature"], sent["max_tokens"], sent["model"]) == (0.0, 77, "m")
         assert "structured_outputs" not in sent
         assert server.keys == [f"Bearer {KEY}"]
+
+
+def test_a_model_that_takes_neither_temperature_nor_max_tokens_is_a_judge(tmp_path: Path) -> None:
+    """OpenAI's reasoning models, in their own words."""
+    refusal = {"message": "Unsupported parameter: 'max_tokens' is not supported with this model."}
+    refusal["message"] += " Use 'max_completion_tokens' instead."
+
+    def answer(request: dict[str, Any], number: int) -> Reply:
+        if request.keys() & {"max_tokens", "temperature"}:
+            return Reply(status=400, raw=json.dumps({"error": refusal}).encode())
+        return says("right")(request, number)
+
+    with judge_server(answer) as server:
+        one = judge(server.url, limits={"concurrency": 1})
+        answers = ask(tmp_path, one, "a", "b")
+        assert [verdict_of(one, question(t, one), a) for t, a in zip("ab", answers, strict=True)]
+        assert len(server.requests) == 3
+        assert server.requests[-1]["max_completion_tokens"] == one.max_tokens
 
 
 def test_nothing_of_an_account_elsewhere_is_sent(
