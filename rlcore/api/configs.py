@@ -88,7 +88,12 @@ class TrainingConfig(ApiConfig):
     def _fitting(self, room: int | None) -> int:
         """Return the response length: a default is reduced to ``room``; a length that was set and
         exceeds it raises UserError."""
-        limit: int = self.model_dump()[self.length_field]
+        limit: int | None = self.model_dump()[self.length_field] or room
+        if limit is None:
+            raise UserError(
+                f"{type(self).__name__}.{self.length_field} = None and the model names no context;"
+                " give a number of tokens"
+            )
         if room is None or limit <= room:
             return limit
         if self.length_field in self.model_fields_set:

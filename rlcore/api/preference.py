@@ -18,7 +18,13 @@ from rlcore.api.configs import ApiConfig
 from rlcore.api.recipe import in_process
 from rlcore.api.session import POLICY, Trained, base_model, only_run, publish
 from rlcore.models.base import load_pretrained
-from rlcore.models.files import MODEL_FOLDER, locate_model, model_files, read_config
+from rlcore.models.files import (
+    MODEL_FOLDER,
+    context_of,
+    locate_model,
+    model_files,
+    read_config,
+)
 from rlcore.models.soundness import check_tokenizer_fits
 from rlcore.models.stop_tokens import record_stops, stops_of
 from rlcore.models.tokenizer import load_tokenizer
@@ -141,16 +147,27 @@ def _require_same_call(store: ArtifactStore, key: str, root: Path) -> None:
         )
 
 
+def _length(config: PreferenceConfig, source: Path) -> int:
+    """Return the tokens of a row, a default as the context allows. Raises UserError for another."""
+    context = context_of(read_config(source)) or config.max_length
+    if config.max_length > context and "max_length" in config.model_fields_set:
+        raise UserError(
+            f"{type(config).__name__}.max_length = {config.max_length} exceeds the model's context,"
+            f" {context} tokens; lower it to {context}"
+        )
+    return min(config.max_length, context)
+
+
 def _recipe(config: PreferenceConfig, source: Path, rows: Path, store: ArtifactStore) -> Recipe:
-    name = f"train-with-{config.algorithm}"
+    name, length = f"train-with-{config.algorithm}", _length(config, source)
     tree = in_process(
-        config, name, model=source, store=store.root, rows=str(rows), max_tokens=config.max_length
+        config, name, model=source, store=store.root, rows=str(rows), max_tokens=length
     )
     tree |= {
         "preference": {
             "algorithm": config.algorithm,
             "data": {"kind": "file", "path": str(rows)},
-            "max_tokens": config.max_length,
+            "max_tokens": length,
             "optimizer": {"lr": config.learning_rate},
             **config.model_dump(include=set(PreferenceSection.model_fields)),
         },
@@ -194,7 +211,8 @@ def _trained(
     read = read_preferences(
         section.data, recipe.data, OF_PREFERENCE, labels=section.algorithm == "kto"
     )
-    table = prepare(encode(read.rows, tokenizer), section).table
+    most = recipe.data.max_reject_fraction
+    table = prepare(encode(read.rows, tokenizer, max_reject_fraction=most), section).table
     lineage = Lineage(recipe_digest(recipe), code_digest("preference"), producer=key)
     with Workers(recipe, warn=logger.warning) as workers, store.scratch() as exported:
         learner = workers.learner(source, section.optimizer, name="learner", stage=PREFERENCE)

@@ -1,5 +1,6 @@
 """How many rows the sources of a recipe hold, as far as the recipe and a look at its files tell."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -164,7 +165,12 @@ def check_files(recipe: Recipe) -> DataSize:
         size = replace(size, pairs=count)
     ptx = recipe.rl.ptx
     if ptx is not None and ptx.path is not None:
-        ptx_texts(ptx.path, FIRST_ROWS)
+        if ptx.max_tokens > (most := recipe.hardware.learner.pass_tokens):
+            raise UserError(
+                f"rl.ptx.max_tokens = {ptx.max_tokens} is over the {most} tokens of a micro-batch;"
+                f" set it to at most {most}, or raise hardware.learner.micro_batch_tokens"
+            )
+        ptx_texts(ptx.path)  # all of them: one that has none would end the run after SFT
     return size
 
 
@@ -232,7 +238,11 @@ def _preferences(
     if not labels:
         _check_preferences(found, most, f"{setting} = '{path}'", f"{section}.max_tokens")
     count = count_rows(path, setting=setting)
-    return count if count is None else min(count, preferences.limit or count)
+    if count is None:
+        return None
+    count = min(count, preferences.limit or count)
+    # The plan takes a row for two responses; one with a label is one.
+    return math.ceil(count * len(found.rows) / (2 * found.total)) if labels else count
 
 
 def _check_preferences(found: Rankings, most: int | None, where: str, limit: str) -> None:

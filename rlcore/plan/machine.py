@@ -287,9 +287,16 @@ def _check_host(fit: Fit) -> None:
 
 def _check_disk(fit: Fit) -> None:
     free, disk = fit.machine.disk_free, sum(fit.disk.values())
-    if free is not None and disk > free:
+    # What is in the store may be this run's own, which is not written again.
+    if free is not None and disk > free and disk > free + _held(fit.recipe.store):
         raise UserError(
             f"store = '{fit.recipe.store}': the run writes about {gib(disk)} and"
             f" {gib(free)} are free; free some, lower rl.checkpoint.keep_last or point store"
             " elsewhere"
         )
+
+
+def _held(store: str) -> int:
+    """Return the bytes of the files in ``store``, a folder."""
+    files = (Path(top) / name for top, _, names in os.walk(store) for name in names)
+    return sum(file.stat().st_size for file in files if file.exists())

@@ -230,7 +230,7 @@ def _is_file_beside(file: str, folder: Path) -> bool:
 
 
 def _is_relative(path: str) -> bool:
-    return "://" not in path and not path.startswith(("/", "~"))
+    return "://" not in path and not path.startswith(("/", "~", "$"))
 
 
 def _only_here(path: str, folder: Path) -> bool:

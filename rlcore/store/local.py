@@ -168,7 +168,7 @@ class LocalFiles:
     def staging_folder(self) -> Path:
         """Create and return a folder of this process; folders of dead processes are removed."""
         staging = self.root / _STAGING
-        mine = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        mine = f"{_scope()}-{os.getpid()}-{uuid4().hex[:8]}"
         try:
             staging.mkdir(parents=True, exist_ok=True)
             for entry in os.scandir(staging):
@@ -271,11 +271,17 @@ def _refuse_short(path: Path, size: int, name: str) -> None:
         )
 
 
+def _scope() -> str:
+    """Return in what a pid is unique: the pid namespace; containers may share the host's name."""
+    namespace = Path("/proc/self/ns/pid")
+    return f"{socket.gethostname()}.{namespace.stat().st_ino if namespace.exists() else 0}"
+
+
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
-    """Return whether a staging folder's writer is dead (this host) or the folder a day old (another
-    host)."""
+    """Return whether a staging folder's writer is dead (of this scope) or the folder a day old (of
+    another)."""
     host, _, pid = entry.name.rpartition("-")[0].rpartition("-")
-    if host == socket.gethostname() and pid.isdecimal():
+    if host == _scope() and pid.isdecimal():
         return is_abandoned(Path(entry.path), int(pid))
     try:
         return time.time() - entry.stat().st_mtime > STALE_S

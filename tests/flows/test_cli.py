@@ -44,6 +44,22 @@ def test_from_verl_prints_and_reads_files(
         assert "advantage: rloo" in capsys.readouterr().out
 
 
+def test_what_may_not_be_read_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of another user's on a shared machine; root may read all, so it is played."""
+    hidden = tmp_path / "theirs" / "run.yaml"
+
+    def denied(self: Path) -> bool:
+        if self == hidden:
+            raise PermissionError(13, "Permission denied", str(self))
+        return True
+
+    monkeypatch.setattr(Path, "is_file", denied)
+    assert main(["run", str(hidden), "--dry-run"]) == 2
+    assert f"error: you may not read or write '{hidden}'; ask" in capsys.readouterr().err
+
+
 def test_a_typo_ends_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["from-verl", COMMAND.replace("adv_estimator", "adv_estimater")]) == 2
     error = capsys.readouterr().err

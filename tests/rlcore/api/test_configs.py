@@ -201,6 +201,13 @@ def test_wrong_names_and_values_are_reported_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+def test_a_length_of_none_is_the_room_of_the_context() -> None:
+    config = GRPOConfig(max_completion_length=None)
+    assert config.lengths(100) == (100, {})
+    with pytest.raises(UserError, match="= None and the model names no context; give a number"):
+        config.lengths(None)
+
+
 def test_a_config_is_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         GRPOConfig().seed = 3  # pyright: ignore[reportAttributeAccessIssue]

@@ -92,6 +92,11 @@ def test_the_same_call_continues_and_a_finished_one_trains_nothing(
         (["abc"], {}, r"preferences\[0\] = 'abc' is no row of texts"),
         ([*PAIRS, {"prompt": {1}}], {}, r"preferences\[40\] = .* is no row of texts"),
         ([{"prompt": "a", "chosen": "b"}], {}, "rejected"),
+        (
+            PAIRS,
+            {"max_length": 10**6},
+            "DPOConfig.max_length = 1000000 exceeds the model's context",
+        ),
         (PAIRS, {"overrides": {"preference.bta": 1}}, "beta"),
     ],
 )

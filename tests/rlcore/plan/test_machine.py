@@ -1,6 +1,7 @@
 """What cannot fit a machine is refused before anything starts."""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,13 +167,16 @@ def test_a_model_too_large_for_the_host_is_refused() -> None:
     assert "take 170.2 GiB and this machine has 16.0 GiB; use a smaller model.path" in message
 
 
-def test_a_full_disk_is_refused_before_the_run_fills_it() -> None:
-    needed = sum(check_machine(recipe(), ROOMY).disk.values())
+def test_a_full_disk_is_refused_before_the_run_fills_it(tmp_path: Path) -> None:
+    """Not for what the run itself has written before it was killed."""
+    here = recipe(store=str(tmp_path))
+    needed = sum(check_machine(here, ROOMY).disk.values())
     machine = Machine(host=1024 * GIB, gpus=(), disk_free=needed - 1)
-    assert "are free; free some, lower rl.checkpoint.keep_last or point store" in refused(
-        recipe(), machine
-    )
-    assert isinstance(check_machine(recipe(), Machine(machine.host, (), needed)), Fit)
+    said = "are free; free some, lower rl.checkpoint.keep_last or point store"
+    assert said in refused(here, machine)
+    assert isinstance(check_machine(here, Machine(machine.host, (), needed)), Fit)
+    (tmp_path / "checkpoint").write_bytes(b"x")
+    assert isinstance(check_machine(here, machine), Fit)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "line.jsonl").write_text(json.dumps(VERL) + "\n{'prompt': 1}\n")
     write(folder / "foreign.jsonl", [{"asked": "a", "output": "b"}])
     write(folder / "truthless.jsonl", [{**VERL, "reward_model": {"style": "rule"}}] * 3)
+    write(folder / "texts.jsonl", [{"text": "a text"}] * 200 + [{"text": None}])
     write_tiny_model(folder / "model")
     return folder
 
@@ -194,7 +195,15 @@ FILES: dict[str, tuple[Overrides, str]] = {
     ),
     "texts without a text": (
         {"rl.ptx": {"path": "FOLDER/train.jsonl"}},
-        "rl.ptx.path = 'FOLDER/train.jsonl' has a row without a text",
+        "rl.ptx.path = 'FOLDER/train.jsonl' row 0 has no text: {",
+    ),
+    "texts of which one is null": (
+        {"rl.ptx": {"path": "FOLDER/texts.jsonl"}},
+        "rl.ptx.path = 'FOLDER/texts.jsonl' row 200 has no text: {\"text\": null}; give",
+    ),
+    "texts over a micro-batch": (
+        {"rl.ptx": {"path": "FOLDER/texts.jsonl", "max_tokens": 10**6}},
+        "rl.ptx.max_tokens = 1000000 is over the ",
     ),
     "preferences of another form": (
         {

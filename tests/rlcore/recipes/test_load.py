@@ -260,6 +260,18 @@ def test_a_recipe_elsewhere_extends_ours_and_reads_its_own_folder(
         load_recipe(str(mine / "own.yaml"), directory=RECIPES)
 
 
+def test_a_variable_in_a_path_is_not_looked_for_beside_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERE", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.yaml").write_text(
+        "extends: gsm8k-grpo\nname: own\ndata: {sources: [{kind: file, path: $HERE/train.jsonl}]}\n"
+    )
+    (source,) = load_recipe(str(tmp_path / "mine" / "own.yaml"), directory=RECIPES).data.sources
+    assert source.path == "$HERE/train.jsonl"  # type: ignore[union-attr]
+
+
 def test_pairs_reward_models_and_ranking_code_lie_beside_a_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,10 +181,14 @@ def test_leftovers_of_dead_writers_are_swept_and_living_ones_kept(
     store.put("m", "k", tables={"metrics": FRAME}, lineage=LINEAGE)
     staging = tmp_path / ".staging"
     assert not list(staging.iterdir())
-    host = os.uname().nodename
+    host = local._scope()
     dead, alive = staging / f"{host}-4194305-aa", staging / f"{host}-{os.getpid()}-bb"
     (dead / "sub").mkdir(parents=True)
     alive.mkdir()
+    # Of another container, which has this host's name and its own pids.
+    (staging / f"{os.uname().nodename}.1-4194305-cc").mkdir()
+    store.put("m", "k1", tables={"metrics": FRAME}, lineage=LINEAGE)
+    assert len(list(staging.iterdir())) == 2, "the other container's may be under way"
     monkeypatch.setattr(local, "STALE_S", -1)  # as if a stage had worked in it for a day
     store.put("m", "k2", tables={"metrics": FRAME}, lineage=LINEAGE)
     assert list(staging.iterdir()) == [alive]
