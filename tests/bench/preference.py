@@ -52,7 +52,7 @@ class Job:
 
 def measures() -> list[Measure]:
     """Return, of each algorithm, the largest difference of a curve and the ratio of seconds a step;
-    about half an hour."""
+    about an hour."""
     found = []
     with TemporaryDirectory() as name:
         folder = Path(name)
