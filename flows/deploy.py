@@ -15,12 +15,7 @@ import yaml
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    FlowFilter,
-    FlowFilterName,
-)
+from prefect.client.schemas.filters import DeploymentFilter, FlowFilter
 from prefect.client.schemas.objects import (
     ConcurrencyLimitConfig,
     ConcurrencyLimitStrategy,
@@ -124,13 +119,12 @@ def deploy_recipes(
     *,
     recipes: Path = RECIPES,
     environment: dict[str, str] | None = None,
-    root: Path = ROOT,
 ) -> list[str]:
     """Deploy every recipe, and remove the deployments of recipes that are gone; return the names.
 
     ``retraining``: the flow that those with a section ``retrain`` are deployed of, too.
     ``environment``: variables of each run, besides those of ``PASSED_ON`` that are set here. A
-    schedule that was switched off stays off. Runs work in ``root``: after moving a checkout, deploy
+    schedule that was switched off stays off. Runs work in ``ROOT``: after moving a checkout, deploy
     again. Raises UserError for a section ``retrain`` that cannot be used.
     """
     variables = _variables(environment)
@@ -138,13 +132,13 @@ def deploy_recipes(
     retrained = [name for name in names if read_tree(name, recipes).get("retrain") is not None]
     with get_client(sync_client=True) as client:
         for name in names:
-            _deploy(client, flow, recipes / f"{name}.yaml", variables, root)
+            _deploy(client, flow, recipes / f"{name}.yaml", variables, ROOT)
         before = _deployed(client, retraining.name)
         for name in retrained:
             section = load_recipe(name, directory=recipes).retrain
             schedule = _schedule(section, before.get(name))
             file = recipes / f"{name}.yaml"
-            _deploy(client, retraining, file, variables, root, schedule=schedule)
+            _deploy(client, retraining, file, variables, ROOT, schedule=schedule)
         _delete_others(client, flow.name, names)
         _delete_others(client, retraining.name, retrained)
     return names
@@ -198,13 +192,11 @@ def _refuse_another(existing: DeploymentResponse | None, flow_name: str, path: P
     )
 
 
-def deploy_evolve(
-    flow: Flow[..., Any], *, environment: dict[str, str] | None = None, root: Path = ROOT
-) -> str:
+def deploy_evolve(flow: Flow[..., Any], *, environment: dict[str, str] | None = None) -> str:
     """Deploy the flow ``evolve``, whose parameters name model and recipe; return the deployment's
-    name. Its runs work in ``root``, one after the other."""
+    name. Its runs work in ``ROOT``, one after the other."""
     said = "A model improves its answers to a recipe's problems over rounds."
-    _apply(flow, root, _variables(environment), name=EVOLVE, description=said)
+    _apply(flow, ROOT, _variables(environment), name=EVOLVE, description=said)
     return EVOLVE
 
 
@@ -271,7 +263,7 @@ def _missed(client: SyncPrefectClient, flow_name: str, name: str) -> FlowRun | N
         return None
     now = datetime.now(UTC)
     due = client.read_flow_runs(
-        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[existing.id])),
+        deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [existing.id]}}),
         flow_run_filter=in_states([StateType.SCHEDULED], expected_start_time={"before_": now}),
     )
     if any(CATCH_UP in run.tags for run in due):
@@ -306,5 +298,6 @@ def _schedule(
 
 
 def _deployed(client: SyncPrefectClient, flow_name: str) -> dict[str, DeploymentResponse]:
-    found = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=[flow_name])))
+    named = FlowFilter.model_validate({"name": {"any_": [flow_name]}})
+    found = client.read_deployments(flow_filter=named)
     return {deployment.name: deployment for deployment in found}

@@ -11,12 +11,7 @@ from uuid import UUID
 import psutil
 from httpx import TransportError
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
+from prefect.client.schemas.filters import FlowFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
@@ -129,7 +124,7 @@ def _read(states: list[StateType] | None = None) -> list[FlowRun]:
     with _client() as client:
         while True:
             page = client.read_flow_runs(
-                flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW_NAME])),
+                flow_filter=FlowFilter.model_validate({"name": {"any_": [FLOW_NAME]}}),
                 flow_run_filter=None if states is None else in_states(states),
                 sort=FlowRunSort.START_TIME_DESC,
                 limit=PAGE,
@@ -218,5 +213,5 @@ def cancel_waiting(client: SyncPrefectClient, message: str) -> int:
 
 
 def _runs_of_pool(client: SyncPrefectClient, states: list[StateType]) -> list[FlowRun]:
-    pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    pool = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
     return client.read_flow_runs(work_pool_filter=pool, flow_run_filter=in_states(states))

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from datetime import datetime
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -22,6 +23,11 @@ LEAST_NUMBER = 5  # and one of numbers, beside columns that are cut
 WIDTH = 100  # cells, where the output is no terminal and COLUMNS is not set
 
 Row = Mapping[str, Any]
+
+
+def local_time(seconds: float) -> str:
+    """Return seconds since the epoch as ISO 8601 in this machine's zone."""
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
 
 
 def add_format(parser: argparse.ArgumentParser, others: str = "every value whole") -> None:

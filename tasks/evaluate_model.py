@@ -1,7 +1,6 @@
 """Any model on the data of a recipe, evaluated as the stage ``evaluate`` does and kept in the store
 under a key of the same making. No run, and no Prefect: a question is asked of a model."""
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from rlcore.engines.pool import load_model_directory
 from rlcore.envs.registry import environment_names
 from rlcore.evaluation.evaluate import evaluate
 from rlcore.evaluation.win_rate import with_win_rates
-from rlcore.models.base import check_base_model, with_file_names
+from rlcore.models.base import check_base_model, model_tokenizer, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_directory
 from rlcore.models.stop_tokens import Stops
 from rlcore.models.tokenizer import load_tokenizer
@@ -37,16 +36,13 @@ from tasks.runtime.keys import stage_key
 KIND = "evaluation"
 STAGE = "evaluate_model"  # in the key: apart from the stage, whose results are of a run's models
 CHECKPOINT = "model"  # the column in the tables
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The artifact ``ref`` with its tables ``eval_results`` and ``completions``; ``cached``: it was
-    there."""
+    """The artifact ``ref`` with its tables ``eval_results`` and ``completions``."""
 
     ref: ArtifactRef
-    cached: bool
     results: pl.DataFrame
     completions: pl.DataFrame
 
@@ -94,7 +90,7 @@ def evaluate_model(
     *,
     split: str = "test",
     reward_model: ArtifactRef | None = None,
-    log: Callable[[str], None] = logger.info,
+    log: Callable[[str], None],
 ) -> Evaluated:
     """Return the evaluation of ``recipe.model`` on ``split`` of ``recipe.data``, made unless the
     store has it.
@@ -111,7 +107,6 @@ def evaluate_model(
     parents = {} if reward_model is None else {REWARD_MODEL: reward_model}
     key = stage_key(STAGE, _slice(recipe, split), parents, code, {**reads, **users})
     ref = store.find_or_discard(KIND, key, log)
-    cached = ref is not None
     if ref is None:
         with store.hold(key), store.scratch() as scratch:
             source = with_file_names(recipe.model, source, scratch / MODEL_FOLDER)
@@ -120,7 +115,7 @@ def evaluate_model(
             lineage = Lineage(recipe_digest(recipe), code, parents, metadata=about)
             lineage = with_origin(lineage, store, recipe, key, {**reads, **users})
             ref = store.put(KIND, key, tables=tables, lineage=lineage)
-    return Evaluated(ref, cached, store.table(ref, "eval_results"), store.table(ref, "completions"))
+    return Evaluated(ref, store.table(ref, "eval_results"), store.table(ref, "completions"))
 
 
 def _slice(recipe: Recipe, split: str) -> Mapping[str, Any]:
@@ -141,12 +136,7 @@ def _tables(
     log: Callable[[str], None],
 ) -> dict[str, pl.DataFrame]:
     """Sample from the model of the directory ``source``; return figures and completions."""
-    tokenizer = load_tokenizer(
-        source,
-        name=recipe.model.path or "",
-        trust_remote_code=recipe.model.trust_remote_code,
-        chat_template=recipe.model.chat_template,
-    )
+    tokenizer = model_tokenizer(recipe.model, source)
     scorer = None if reward_model is None else model_directory(store.directory(reward_model))
     if scorer is not None and load_tokenizer(scorer).get_vocab() != tokenizer.get_vocab():
         raise UserError(

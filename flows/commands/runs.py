@@ -5,7 +5,6 @@ import argparse
 import json
 import os
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 
 from flows import local, services
 from flows.commands.arguments import add_runs_folder
-from flows.output import add_format, print_rows
+from flows.output import add_format, local_time, print_rows
 from rlcore.results.folders import RECIPE, SUMMARY, flow_run_digits, run_folders
 from schemas.errors import UserError
 
@@ -64,8 +63,8 @@ def run_rows(folder: Path) -> list[dict[str, Any]]:
                 "recipe": recipe["name"],
                 "iterations": summary.get("iterations"),
                 "accuracy": accuracy.get(exported),
-                "began": _time(run / RECIPE),
-                "ended": _time(done) if summary else None,
+                "began": local_time((run / RECIPE).stat().st_mtime),
+                "ended": local_time(done.stat().st_mtime) if summary else None,
                 "export": summary.get("export"),
             }
         )
@@ -80,10 +79,6 @@ def _known_states() -> dict[str, str]:
     from flows.flow_runs import states
 
     return states(of_this_machine=not foreign)
-
-
-def _time(path: Path) -> str:
-    return datetime.fromtimestamp(path.stat().st_mtime).astimezone().isoformat(" ", "seconds")
 
 
 def add_watch(parser: argparse.ArgumentParser) -> None:

@@ -2,13 +2,12 @@
 it would do."""
 
 import argparse
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from flows import local, services
 from flows.commands.arguments import add_overrides, add_recipe, recipe_of
-from flows.output import add_format, print_rows
+from flows.output import add_format, local_time, print_rows
 from flows.stage_status import stages_in_store
 from rlcore.plan.states import state_lines
 from schemas.errors import UserError
@@ -77,7 +76,7 @@ def site_rows(home: Path) -> list[dict[str, Any]]:
             {
                 "what": name,
                 "state": state,
-                "since": service and _time(service.started_at),
+                "since": service and local_time(service.started_at),
                 "pid": service and service.pid,
                 "where": address or str(services.log_path(home, name)),
             }
@@ -93,7 +92,7 @@ def _run_rows(ui_url: str) -> list[dict[str, Any]]:
         {
             "what": f"run {folder_of(run)}",
             "state": (run.state_name or "unknown").lower(),
-            "since": run.start_time and _time(run.start_time.timestamp()),
+            "since": run.start_time and local_time(run.start_time.timestamp()),
             "pid": _pid(run.infrastructure_pid),
             "where": f"{ui_url}/runs/flow-run/{run.id}",
         }
@@ -103,7 +102,3 @@ def _run_rows(ui_url: str) -> list[dict[str, Any]]:
 
 def _pid(text: str | None) -> int | None:
     return int(text) if text and text.isdecimal() else None
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")

@@ -72,7 +72,7 @@ class Objective(Protocol):
     """
 
     name: str  # prefix of the metrics the learner adds: <name>/grad_norm, <name>/lr, ...
-    aggregation: str  # one of ``aggregation.MODES``
+    aggregation: str  # a mode of ``token_weights``
     horizon: int | None = None  # tokens, for the aggregation that divides by a constant
     temperature: float = 1.0  # logits are divided by it
     head: str = "lm"  # of the model it trains, or "value"

@@ -1,7 +1,6 @@
 """A call of the Python API as it is recorded below its output_dir: what it was given, so that the
 same call again can continue where it stopped, and any other one is refused."""
 
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.api.configs import TrainingConfig
-from rlcore.api.function_digests import Incomparable, Parts, parts_of
+from rlcore.api.function_digests import Incomparable, Parts, digest_of, parts_of
 from rlcore.models.files import model_files
 from rlcore.results.folders import CALL
 from rlcore.store.checks import file_digest
@@ -107,15 +106,15 @@ def arguments_of(
     files = {file.name: file_digest(file.resolve()) for file in model_files(source)}
     counted = f"{prompts.height} prompt{'' if prompts.height == 1 else 's'}"
     found = {
-        "model_name": [repr(name), _digest(files)],
-        "train_prompts": [counted, _digest(prompts.write_ndjson())],
+        "model_name": [repr(name), digest_of(files)],
+        "train_prompts": [counted, digest_of(prompts.write_ndjson())],
     }
     settings = {n: v for n, v in config.model_dump(mode="json").items() if n not in FREE}
     settings["dtype"] = recipe.model.dtype
     overrides = settings.pop("overrides")
     values = {f"config.{n}": v for n, v in settings.items()}
     values |= {f"config.overrides['{n}']": v for n, v in overrides.items()}
-    return found | {n: [repr(v), _digest(v)] for n, v in values.items()}
+    return found | {n: [repr(v), digest_of(v)] for n, v in values.items()}
 
 
 def functions_of(
@@ -145,7 +144,7 @@ def functions_of(
 def program_of(recipe: Recipe) -> tuple[str, str]:
     """Return the digest of the code, and that of it and of what the recipe says of RL."""
     code = code_digest("api")
-    return code, _digest([code, recipe.slice_for("rl")])
+    return code, digest_of([code, recipe.slice_for("rl")])
 
 
 def _changes(earlier: ApiCall, later: ApiCall) -> list[str]:
@@ -160,7 +159,3 @@ def _changes(earlier: ApiCall, later: ApiCall) -> list[str]:
         if was != is_:
             said.append(f"{name} {'changed' if old == new else f'was {old} and is {new}'}")
     return said
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

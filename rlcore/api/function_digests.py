@@ -73,7 +73,7 @@ def _importable_source(thing: Any) -> str | None:
     if module is None or found is not thing:
         return None
     source = _module_source(module)
-    return None if source is None else _hash(source, qualname)
+    return None if source is None else digest_of([source, qualname])
 
 
 def _module_source(module: ModuleType) -> str | None:
@@ -87,5 +87,6 @@ def _module_source(module: ModuleType) -> str | None:
     return module_digest(module.__name__, path)
 
 
-def _hash(*parts: str) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+def digest_of(value: Any) -> str:
+    """Return the hex sha256 of ``value`` as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -30,6 +30,7 @@ from rlcore.api.recipe import recipe_of
 from rlcore.cluster.host_settings import set_variables
 from rlcore.diagnostics.memory import explained
 from rlcore.diagnostics.watch import Diagnostics
+from rlcore.evaluation.export import put_in_place
 from rlcore.models.adapter import ADAPTER_FOLDER
 from rlcore.models.base import check_model_files, copy_base_model, load_pretrained, with_file_names
 from rlcore.models.files import MODEL_FOLDER, context_of, locate_model, read_config
@@ -280,10 +281,7 @@ def _record(run: _Prepared) -> StageRecord:
         result_kind=POLICY,
         result_key=run.call.key,
         records_key=run.call.key,
-        sha256=None,
-        cached=None,
         began=datetime.now(UTC).isoformat(),
-        seconds=None,
     )
 
 
@@ -360,13 +358,8 @@ def publish(made: Path, root: Path) -> None:
     """Copy model and adapter of a policy to ``root``; an earlier one is removed only after the new
     one is in place. A copy, since what is in the store must not change with it."""
     for name in (MODEL_FOLDER, ADAPTER_FOLDER):
-        partial, old = root / f".{name}.partial", root / f".old-{name}"
-        if not (made / name).is_dir():
-            continue
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
-        shutil.copytree(made / name, partial)
-        if (root / name).exists():
-            (root / name).rename(old)
-        partial.rename(root / name)
-        shutil.rmtree(old, ignore_errors=True)
+        partial = root / f".{name}.partial"
+        if (made / name).is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(made / name, partial)
+            put_in_place(root / name, partial)

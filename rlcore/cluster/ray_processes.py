@@ -59,14 +59,11 @@ def without_secrets(services: Any) -> Iterator[None]:
 
 class Continued:
     """Looks from a thread at the processes that a node of Ray's started, and continues one that
-    has been stopped for ``stopped_s`` seconds, by SIGSTOP; what waited for it then continues."""
+    has been stopped for ``STOPPED_S``, by SIGSTOP; what waited for it then continues."""
 
-    def __init__(
-        self, processes: Iterable[tuple[str, Any]], *, stopped_s: float = STOPPED_S
-    ) -> None:
+    def __init__(self, processes: Iterable[tuple[str, Any]]) -> None:
         """``processes``: each with its kind and an attribute ``pid``."""
         self._processes = [(kind, psutil.Process(process.pid)) for kind, process in processes]
-        self._stopped_s = stopped_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="ray-continued", daemon=True)
         self._thread.start()
@@ -82,13 +79,13 @@ class Continued:
             for kind, process in self._processes:
                 stopped = process.is_running() and is_stopped(process.pid)
                 stopped_s[process] = stopped_s[process] + LOOK_S if stopped else 0.0
-                if stopped_s[process] >= self._stopped_s:
+                if stopped_s[process] >= STOPPED_S:
                     self._continue(kind, process)
                     stopped_s[process] = 0.0
 
     def _continue(self, kind: str, process: psutil.Process) -> None:
         logger.error(
-            f"Ray's {kind} (process {process.pid}) has been stopped for {self._stopped_s:.0f} s, by"
+            f"Ray's {kind} (process {process.pid}) has been stopped for {STOPPED_S:.0f} s, by"
             " SIGSTOP or a debugger, and the run waits for it; it is continued (a debugger must let"
             " it go)"
         )

@@ -114,6 +114,16 @@ def load_pretrained(directory: Path) -> "tuple[PreTrainedModel, ChatTokenizer]":
     return model.eval(), load_tokenizer(directory)
 
 
+def model_tokenizer(model: ModelSection, directory: Path) -> "ChatTokenizer":
+    """Return the tokenizer of ``directory``, as ``model`` says; raises as ``load_tokenizer``."""
+    return load_tokenizer(
+        directory,
+        name=model.path or "",
+        trust_remote_code=model.trust_remote_code,
+        chat_template=model.chat_template,
+    )
+
+
 TEMPLATE_S = 20.0  # for a question of one line, which takes milliseconds
 TEMPLATE_BYTES = 1 << 30  # for that question, which takes kilobytes
 TOKENIZER_TEXTS = 16384  # enough for every word of generated text; more only costs time
@@ -137,12 +147,7 @@ def check_base_model(model: ModelSection, source: Path, *, values_to: float = ma
             f"model.max_tokens = {model.max_tokens} exceeds max_position_embeddings = {context} of"
             f" model '{model.path}'; lower model.max_tokens"
         )
-    tokenizer = load_tokenizer(
-        source,
-        name=model.path or str(source),
-        trust_remote_code=model.trust_remote_code,
-        chat_template=model.chat_template,
-    )
+    tokenizer = model_tokenizer(model, source)
     vocab_size = config.get("vocab_size")
     if vocab_size is not None and eos_token_id(tokenizer) >= vocab_size:
         raise UserError(

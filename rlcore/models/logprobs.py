@@ -40,25 +40,15 @@ def plain_weight(head: nn.Module) -> torch.Tensor | None:
     return head.weight
 
 
-def blocked_scores(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    target_ids: torch.Tensor,
-    temperature: float = 1.0,
-    entropy_grad: bool | None = None,
-    final: FinalLogits = FinalLogits(),  # noqa: B008 - frozen
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probs [targets] and entropies [targets] or [0], fp32, nats, of softmax(logits /
+class BlockedScores(torch.autograd.Function):
+    """Log-probs [targets] and entropies [targets] or [0], fp32, nats, of softmax(logits /
     ``temperature``), where the logits are ``final`` of the product.
 
     ``hidden`` [targets, hidden] and ``weight`` [vocabulary, hidden] share a dtype; gradients have
     it too, and are summed over blocks in fp32. ``entropy_grad``: None none, False without gradient,
     True with. Log-probs do not depend on it, nor on whether a gradient is wanted, bit for bit.
     """
-    return _BlockedScores.apply(hidden, weight, target_ids, temperature, entropy_grad, final)
 
-
-class _BlockedScores(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -226,7 +216,7 @@ class TokenLogprobModel(nn.Module):
             return score(hidden, target_ids, frozen)
         weight = None if self._reference else plain_weight(_head(self.lm))
         if weight is not None:
-            found = blocked_scores(
+            found = BlockedScores.apply(
                 hidden, weight, target_ids, temperature, entropy_grad, self.final
             )
             return *found, found[0].new_zeros(0)

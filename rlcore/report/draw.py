@@ -188,16 +188,13 @@ def _draw(axes: Any, panel: Panel) -> None:
     inside = {"transform": axes.transAxes, "ha": "right", "fontsize": 7, "color": INK}
     axes.text(0.97, 0.06, panel.note, parse_math=False, **inside)
     if panel.legend:
-        axes.legend(
-            loc="lower right",
-            bbox_to_anchor=(1.0, 0.12),
-            ncols=len(panel.lines),
-            fontsize=6.5,
-            frameon=False,
-            labelcolor=INK,
-            handlelength=1.0,
-            columnspacing=0.8,
-        )
+        place = {"loc": "lower right", "bbox_to_anchor": (1.0, 0.12)}
+        add_legend(axes, **place, ncols=len(panel.lines), fontsize=6.5)
+
+
+def add_legend(axes: Any, **place: Any) -> None:
+    """Name what ``axes`` shows, in ink; ``place``: where, in how many columns, of what size."""
+    axes.legend(frameon=False, labelcolor=INK, handlelength=1.0, columnspacing=0.8, **place)
 
 
 def _draw_line(axes: Any, line: Line) -> None:

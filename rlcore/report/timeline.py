@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rlcore.report.draw import COLOURS, INK, new_figure, saved
+from rlcore.report.draw import COLOURS, INK, add_legend, new_figure, saved
 from rlcore.report.text import PHASES
 from rlcore.results.metrics import KIND
 from rlcore.results.run import RL, Run
@@ -158,14 +158,5 @@ def timeline_png(timeline: Timeline) -> bytes:
     axes.tick_params(labelsize=8, colors=INK, length=2)
     axes.spines[:].set_color(INK)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        ncols=10,
-        fontsize=7,
-        frameon=False,
-        labelcolor=INK,
-        handlelength=1.0,
-        columnspacing=0.8,
-    )
+    add_legend(axes, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=10, fontsize=7)
     return saved(figure)

@@ -40,8 +40,6 @@ OF_ITERATIONS = frozenset({"rollouts", "rewards", "advantages", "own_logprobs", 
 DATA = OF_ITERATIONS | {
     *("base_model", "dataset", "preferences", "policy", "reward_model", "checkpoint", "export"),
 }
-KEEP_RUNS = 5
-LEAST_AGE_H = 1.0
 MOST = 1_000_000  # of any setting: as hours a hundred years
 UNNEEDED = "no root needs it"
 
@@ -53,10 +51,10 @@ class RetentionSettings:
     iterations of RL with their tables, None for what the recipe says; ``least_age_h``: hours for
     which whatever was made is kept."""
 
-    keep_runs: int = KEEP_RUNS
+    keep_runs: int = 5
     keep_champions: int | None = None
     keep_rollouts: int | None = None
-    least_age_h: float = LEAST_AGE_H
+    least_age_h: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("keep_runs", "keep_champions", "keep_rollouts", "least_age_h"):

@@ -48,10 +48,10 @@ class StageRecord:
     result_kind: str
     result_key: str
     records_key: str
-    sha256: str | None
-    cached: bool | None
     began: str
-    seconds: float | None
+    sha256: str | None = None
+    cached: bool | None = None
+    seconds: float | None = None
 
 
 def record_stage(store: ArtifactStore, row: StageRecord, lineage: Lineage) -> None:

@@ -57,7 +57,7 @@ class RestartRecord:
     cause: str
     remedy: str
     began: str
-    seconds: float | None
+    seconds: float | None = None
 
 
 def record_restart(store: ArtifactStore, row: RestartRecord, lineage: Lineage) -> None:

@@ -184,7 +184,7 @@ def add_champion(
             decision_key=decision_key,
             restored=restored,
             by=by,
-            made=utc_now(),
+            made=datetime.now(UTC).isoformat(),
         )
         verified_export(store, entry)
         parents = {EXPORT: export, **(evaluations or {})}
@@ -252,8 +252,3 @@ def _is_whole(store: ArtifactReader, entry: Champion) -> bool:
     except ArtifactError:
         return False
     return True
-
-
-def utc_now() -> str:
-    """Return the time as ISO 8601."""
-    return datetime.now(UTC).isoformat()

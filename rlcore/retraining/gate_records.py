@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -27,7 +28,6 @@ from rlcore.retraining.champions import (
     decision_lock,
     looks,
     prompts_digest,
-    utc_now,
 )
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.reader import ArtifactReader
@@ -167,7 +167,7 @@ def _rows(decision: Decision, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         "verdict": decision.verdict.value,
         "look": decision.look,
         "alpha": decision.alpha,
-        "made": utc_now(),
+        "made": datetime.now(UTC).isoformat(),
     }
     rows = [
         {

@@ -46,11 +46,6 @@ class Lease:
         self._document, self._record = document, record
         self._beating = threading.Lock()
 
-    @property
-    def generation(self) -> int:
-        """Return this holder's number: one more than the previous holder's."""
-        return self._document["generation"]
-
     @contextmanager
     def fence(self) -> Iterator[None]:
         """Enter only while this lease is valid; in a local store nobody can take it over meanwhile.
@@ -64,9 +59,9 @@ class Lease:
             if now.get("token") != self._document["token"]:
                 raise LeaseError(
                     f"{self.key} was taken over by {_holder(now)}: this process (process"
-                    f" {os.getpid()} on {socket.gethostname()}, generation {self.generation}) sent"
-                    f" no heartbeat for {STALE_S:.0f} s. Nothing was written; let that run finish,"
-                    " or end it, and rerun"
+                    f" {os.getpid()} on {socket.gethostname()}, generation"
+                    f" {self._document['generation']}) sent no heartbeat for {STALE_S:.0f} s."
+                    " Nothing was written; let that run finish, or end it, and rerun"
                 )
             yield
 
@@ -84,7 +79,7 @@ class Lease:
         """Release the key; does nothing where it was taken over."""
         with self._beating:
             # It keeps the generation, from which the next holder counts on, and names no process.
-            gone = {"generation": self.generation, "token": uuid4().hex}
+            gone = {"generation": self._document["generation"], "token": uuid4().hex}
             self._records.exchange(self.key, self._record, _encode(gone))
 
 

@@ -26,6 +26,7 @@ SPLIT = (
     *FIRST,
     "sources are read in more forms, and bad rows rejected",
     "float32 of Parquet is read as the decimals that were written",
+    "a null truth is none, messages of H4's form end in the answer, rows of images are rejected",
 )
 PLAIN = "a CPU computes with torch's own functions, which round otherwise than loops of ours"
 EPOCHS = (*FIRST, "every row is trained once an epoch, in a smaller last batch", PLAIN)
@@ -35,6 +36,7 @@ ENDS = (
     "behind a number stands a unit or nothing, and an equation is paid for the value that it names",
     PLAIN,
     "gsm8k in mode numeric reads the forms of numbers that math reads",
+    "math takes a choice with its words, an emphasised number before words, and Minerva's form",
 )
 
 LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.rl.specs")
@@ -94,9 +96,13 @@ VERSIONS: Mapping[str, Versioned] = {
     ),
     "prepare_data": Versioned(SPLIT, ("tasks.prepare_data",), NOT_DATA),
     "sft": Versioned(EPOCHS, ("tasks.sft", *LEARNER), NOT_SFT),
-    "preference": Versioned(FIRST, ("tasks.preference", *LEARNER), NOT_PREFERENCE),
+    "preference": Versioned(
+        (*FIRST, "a conversation's last turn alone is told apart"),
+        ("tasks.preference", *LEARNER),
+        NOT_PREFERENCE,
+    ),
     "reward_model": Versioned(
-        (*EPOCHS, ENDS[-1]), ("tasks.reward_model", *SAMPLED), NOT_PREFERENCES_SAMPLED
+        (*EPOCHS, *ENDS[-2:]), ("tasks.reward_model", *SAMPLED), NOT_PREFERENCES_SAMPLED
     ),
     "rl": Versioned(ENDS, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),
     "evaluate": Versioned(ENDS, ("tasks.evaluate", *SAMPLED, *ENVIRONMENTS)),

@@ -23,12 +23,7 @@ from uuid import UUID
 import polars as pl
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    FlowRunFilter,
-    FlowRunFilterParentFlowRunId,
-)
+from prefect.client.schemas.filters import ArtifactFilter, FlowRunFilter
 from prefect.client.schemas.objects import StateType
 from prefect.logging import get_logger
 
@@ -53,9 +48,9 @@ def show(flow_run_id: UUID, recipe: str, sections: Iterable[PageSection]) -> Non
     Keys begin with ``recipe``: a page of another recipe's run has others, and their versions do not
     mix. Raises what Prefect's client raises where the server refuses or does not answer.
     """
-    only: Any = ArtifactFilterFlowRunId(any_=[flow_run_id])
+    only = ArtifactFilter.model_validate({"flow_run_id": {"any_": [flow_run_id]}})
     with get_client(sync_client=True) as client:
-        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=only))
+        found = client.read_artifacts(artifact_filter=only)
         there = {artifact.key: artifact for artifact in found}
         for section in sections:
             key = artifact_key(recipe, section.key)
@@ -136,9 +131,9 @@ def show_end(flow: Any, flow_run: Any, state: Any) -> None:
 
 def show_ends_below(flow: Any, flow_run: Any, state: Any) -> None:
     """Do so for the runs of the pipeline that ``flow_run`` called."""
-    parent = FlowRunFilterParentFlowRunId(any_=[flow_run.id])
+    called = FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": [flow_run.id]}})
     with get_client(sync_client=True) as client:
-        children = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parent))
+        children = client.read_flow_runs(flow_run_filter=called)
     for child in children:
         if child.state is None or not child.state.is_final():
             show_end(flow, child, state)

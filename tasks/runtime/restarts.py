@@ -136,7 +136,6 @@ class Restarts:
             cause=restart.cause,
             remedy=restart.remedy,
             began=datetime.now(UTC).isoformat(),
-            seconds=None,
         )
         record_restart(run.store, row, run.lineage())
         run.pipeline.refresh_page(at_once=True)

@@ -208,10 +208,7 @@ class StageRun:
             result_kind=self.kind,
             result_key=self.key,
             records_key=self.records,
-            sha256=None,
-            cached=None,
             began=datetime.now(UTC).isoformat(),
-            seconds=None,
         )
 
     def put(

@@ -17,7 +17,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rlcore.models.logprobs import blocked_scores, plain_weight
+from rlcore.models.architectures import FinalLogits
+from rlcore.models.logprobs import BlockedScores, plain_weight
 from tests.bench.measures import Measure
 
 VOCABULARY, HIDDEN = 151_936, 896
@@ -69,7 +70,7 @@ def _figures(form: str, tokens: int) -> dict[str, float]:
     else:
         weight = plain_weight(head)
         assert weight is not None, "a plain head"
-        logprobs, _ = blocked_scores(hidden, weight, target_ids)
+        logprobs, _ = BlockedScores.apply(hidden, weight, target_ids, 1.0, None, FinalLogits())
     (logprobs * upstream).sum().backward()
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -5,19 +5,20 @@ elementwise or per sequence, so the tokens of all batches go through our functio
 """
 
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
-from rlcore.algorithms.aggregation import MODES
 from rlcore.algorithms.corrections import correction
 from rlcore.algorithms.losses import (
+    RATIOS,
     clipped_value_loss,
     group_log_expectation,
-    importance_ratio,
     policy_loss,
 )
+from schemas.algorithm import Algorithm
 from tests.golden import batches as made
 from tests.golden.batches import setting
 from tests.golden.comparison import assert_golden, assert_loss, family, tokens, weights_of
@@ -32,7 +33,7 @@ def policy_loss_of(
 ) -> Callable[[torch.Tensor, int], torch.Tensor]:
     def loss_of(logprobs: torch.Tensor, one: int) -> torch.Tensor:
         low, high, dual = clips(one)
-        ratio = importance_ratio(level, logprobs, old, tokens().rows)
+        ratio = RATIOS[level](logprobs, old, tokens().rows)
         return policy_loss(
             name, ratio, logprobs, advantages, clip_low=low, clip_high=high, clip_dual=dual
         ).loss
@@ -132,7 +133,7 @@ def test_gepo() -> None:
 
     denominator = torch.from_numpy(np.concatenate(spread))
     logprobs, rows = tokens().field("logprobs"), tokens().rows
-    ratio = importance_ratio("group", logprobs, denominator, rows)
+    ratio = RATIOS["group"](logprobs, denominator, rows)
     first = np.diff(rows.numpy(), prepend=-1) > 0  # one token of each row
     starts = tokens().split(torch.from_numpy(first))
     weights = tokens().split(ratio)
@@ -164,7 +165,7 @@ def test_value_loss(golden: str) -> None:
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", get_args(Algorithm.model_fields["aggregation"].annotation))
 def test_aggregation(mode: str) -> None:
     losses = tokens().field("token_advantages")
     assert_golden(

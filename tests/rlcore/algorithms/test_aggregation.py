@@ -1,8 +1,13 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 
-from rlcore.algorithms.aggregation import MODES, Totals, token_weights
+from rlcore.algorithms.aggregation import Totals, token_weights
+from schemas.algorithm import Algorithm
 from schemas.errors import UserError
+
+MODES = get_args(Algorithm.model_fields["aggregation"].annotation)
 
 # Two rows of losses, [1, 1, 1, 1] and [5, 5].
 LENGTHS = np.array([4, 2])

@@ -32,9 +32,12 @@ def test_what_ray_starts_lacks_secrets_and_nothing_else() -> None:
     assert services.ConsolePopen is subprocess.Popen
 
 
-def test_a_stopped_process_is_named_and_continues(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stopped_process_is_named_and_continues(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlcore.cluster.ray_processes.STOPPED_S", 2.0)
     process = subprocess.Popen(["sleep", "100"])
-    continued = Continued([("raylet", process)], stopped_s=2.0)
+    continued = Continued([("raylet", process)])
     try:
         _stop(psutil.Process(process.pid))
         _until_running(process.pid)

@@ -6,7 +6,7 @@ from torch import nn
 
 from rlcore.models import logprobs
 from rlcore.models.architectures import FinalLogits
-from rlcore.models.logprobs import blocked_scores, plain_weight, scores_of_logits
+from rlcore.models.logprobs import BlockedScores, plain_weight, scores_of_logits
 
 TOKENS, VOCABULARY, HIDDEN = 23, 97, 16
 
@@ -16,6 +16,17 @@ def inputs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tens
     hidden = (2 * torch.randn(TOKENS, HIDDEN)).to(dtype).requires_grad_()
     weight = torch.randn(VOCABULARY, HIDDEN).to(dtype).requires_grad_()
     return hidden, weight, torch.randint(0, VOCABULARY, (TOKENS,))
+
+
+def blocked_scores(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    target_ids: torch.Tensor,
+    temperature: float = 1.0,
+    entropy_grad: bool | None = None,
+    final: FinalLogits = FinalLogits(),  # noqa: B008 - frozen
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return BlockedScores.apply(hidden, weight, target_ids, temperature, entropy_grad, final)
 
 
 def loss_of(logprobs: torch.Tensor, entropies: torch.Tensor) -> torch.Tensor:
