@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from rlcore.cluster.progress import advance
-from rlcore.models.architectures import EAGER, caps_attention
 from rlcore.models.files import context_of, local_directory, locate_model, read_config
 from rlcore.models.shape import directory_parameters
 from rlcore.models.tokenizer import read_tokenizer
@@ -136,6 +135,8 @@ class Classifier:
         the hub too."""
         import torch
         from transformers import AutoConfig, AutoModelForSequenceClassification
+
+        from rlcore.models.architectures import EAGER, caps_attention
 
         if device == "cpu":
             torch.set_num_threads(threads)
