@@ -108,8 +108,7 @@ def _command(arguments: list[str] | None) -> int:
         print(f"error: {harmless(str(error))}", file=sys.stderr)
         return _code(error)
     except PermissionError as error:
-        said = f"you may not read or write '{error.filename}'; ask its owner, or name another"
-        print(f"error: {harmless(said)}", file=sys.stderr)
+        print(f"error: {harmless(str(error))}; ask its owner, or name another", file=sys.stderr)
         return WRONG
     except KeyboardInterrupt as stopped:
         print(str(stopped) or "Stopped.", file=sys.stderr)

@@ -84,7 +84,7 @@ async def _answered(
     name = call.get("episode", "")
     try:
         if "tools" in call:
-            if "building" in call:
+            if call["tools"]["build"]:
                 kind.build()
             return {"said": kind.tools()}
         if "demonstrations" in call:

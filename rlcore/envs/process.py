@@ -108,7 +108,7 @@ class EnvironmentProcess:
         Raises UserError for tools that no policy could be told of, and with ``build`` where no
         environment can be built.
         """
-        return tuple(self._asked(_TOOLS_S, tools=True, **{"building": True} if build else {}))
+        return tuple(self._asked(_TOOLS_S, tools={"build": build}))
 
     def _asked(self, limit_s: float, **question: Any) -> Any:
         """Return what the child says of its class; no episode is under way.

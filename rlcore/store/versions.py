@@ -36,7 +36,8 @@ ENDS = (
     "behind a number stands a unit or nothing, and an equation is paid for the value that it names",
     PLAIN,
     "gsm8k in mode numeric reads the forms of numbers that math reads",
-    "math takes a choice with its words, an emphasised number before words, and Minerva's form",
+    "math takes a choice with its words and two more forms, environments read stop strings, and no"
+    " majority is told without answers",
 )
 
 LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.rl.specs")

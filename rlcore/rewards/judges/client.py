@@ -297,7 +297,7 @@ class JudgeClient(Client):
     def __init__(self, name: str, judge: Judge, access: Access) -> None:
         super().__init__(name, judge.url, judge.limits, access)
         self._judge, self.most = judge, judge.max_calls
-        self._limits_tokens: dict[str, Any] = {"temperature": 0.0, "max_tokens": judge.max_tokens}
+        self._sampling: dict[str, Any] = {"temperature": 0.0, "max_tokens": judge.max_tokens}
 
     async def _send(self, question: JudgeQuestion) -> str:
         lines = verdict_lines(self._judge, question)
@@ -309,13 +309,13 @@ class JudgeClient(Client):
             extra_body=extra,
         )
         try:
-            completion = await asked(**self._limits_tokens)
+            completion = await asked(**self._sampling)
         except openai.BadRequestError as error:
             if "max_completion_tokens" not in str(error):
                 raise
             # OpenAI's reasoning models take the other name, and no temperature.
-            self._limits_tokens = {"max_completion_tokens": self._judge.max_tokens}
-            completion = await asked(**self._limits_tokens)
+            self._sampling = {"max_completion_tokens": self._judge.max_tokens}
+            completion = await asked(**self._sampling)
         return _text_of(completion)
 
 

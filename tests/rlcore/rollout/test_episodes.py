@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,16 +137,7 @@ def requests(count: int) -> list[Request]:
     return [Request(f"e{i}", row, 0, seed=100 + i) for i, row in enumerate(rows)]
 
 
-class Played(Protocol):
-    def __call__(
-        self,
-        engines: Any,
-        environments: Any,
-        count: int = 1,
-        context: int = CONTEXT,
-        new: int = 40,
-        stop: tuple[str, ...] = (),
-    ) -> list[Trajectory]: ...
+Played = Callable[..., list[Trajectory]]
 
 
 def by(schedule: Any) -> Played:
