@@ -105,8 +105,7 @@ class EnvironmentProcess:
     def tools(self, *, build: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the JSON schemas of the tools, for the chat template; none of a game.
 
-        Raises UserError for tools that no policy could be told of, and with ``build`` where no
-        environment can be built.
+        Raises UserError for tools that no policy could be told of; ``build``: where none is built.
         """
         return tuple(self._asked(_TOOLS_S, tools={"build": build}))
 
@@ -127,8 +126,8 @@ class EnvironmentProcess:
             why = f"{asked} took over {limit_s:g} s; make it faster, or raise environment.timeout_s"
         elif "ended" in said:
             why = f"{asked} ended the process ({said['ended']}); call it in a shell to see why"
-        else:
-            why = said["error"].removeprefix("UserError: ")
+        elif (why := said["error"].removeprefix("UserError: ")) == said["error"]:
+            why = f"{asked} failed ({why}); correct it, or list what it reads in environment.env"
         self.close()
         raise UserError(why)
 

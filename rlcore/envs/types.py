@@ -75,8 +75,7 @@ class Answer:
 def as_start(value: Any) -> Start:
     """Return what ``reset`` returned as a Start.
 
-    Raises UserError unless it is a Start, a text, a list of messages, or None, and the ground truth
-    a text or None.
+    Raises UserError unless it is a Start of texts, a text, a list of messages, or None.
     """
     if value is None:
         return Start()

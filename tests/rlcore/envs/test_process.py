@@ -132,7 +132,7 @@ def test_tools_are_described_for_the_template() -> None:
         ("Missing", {}, r"has no Missing\(\)"),
         ("Counter", {"options": {"turn": 1}}, r"its options are turns"),
         ("Counter", {"env": ["NO_SUCH_VARIABLE"]}, r"environment.env\[0\] = 'NO_SUCH_VARIABLE'"),
-        ("Keyed", {}, r"KeyError: 'SEARCH_KEY' \(samples.py line "),
+        ("Keyed", {}, r"Keyed': .* failed \(KeyError: 'SEARCH_KEY' \(samples.* environment\.env"),
         ("Counter", {"memory_gib": 0.01}, r"environment.memory_gib = 0.01 is too little"),
     ],
 )
