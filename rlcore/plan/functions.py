@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from rlcore.algorithms.advantages import find_estimator
-from rlcore.algorithms.losses import find_loss
+from rlcore.algorithms.losses import find_loss, policy_loss
 from rlcore.rewards.link import environment_of
 from rlcore.rewards.process import FunctionProcess, look_at_functions
 from rlcore.rewards.registry import BUILTIN, build, reader_of
@@ -249,7 +249,7 @@ def _check_verdicts(said: Sequence[_Said], recipe: Recipe) -> None:
             )
 
 
-ENGINE_S = 300.0  # an engine of somebody's own imports what vLLM does, which takes minutes at first
+ENGINE_S = 300.0  # an engine imports what vLLM does, which takes minutes at first; a loss, torch
 
 
 def check_functions(recipe: Recipe) -> None:
@@ -275,10 +275,10 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
         for index, function in enumerate(reward.functions)
         if by_workers(function.name)
     ]
-    options = algorithm.advantage_options
+    clips = {name: getattr(algorithm, name) for name in ("clip_low", "clip_high", "clip_dual")}
     named += [
-        (algorithm.advantage, options, "rl.algorithm.advantage", False),
-        (algorithm.policy_loss, {}, "rl.algorithm.policy_loss", False),
+        (algorithm.advantage, algorithm.advantage_options, "rl.algorithm.advantage", False),
+        (algorithm.policy_loss, clips, "rl.algorithm.policy_loss", False),
         (recipe.hardware.rollout.engine, {}, "hardware.rollout.engine", False),
     ]
     return [
@@ -289,7 +289,7 @@ def _functions_of(recipe: Recipe) -> list[dict[str, Any]]:
             "batch": batch,
             "loader": f"{__name__}:{load.__name__}",
             "memory_bytes": memory_bytes if path.startswith("reward.") else None,
-            "limit_s": ENGINE_S if path.startswith("hardware.") else None,
+            "limit_s": None if path.startswith("reward.") else ENGINE_S,
         }
         for name, options, path, batch in named
         if ":" in name
@@ -303,7 +303,11 @@ def load(name: str, options: Mapping[str, Any], path: str, batch: bool) -> None:
         case "rl.algorithm.advantage":
             find_estimator(name, options, path)
         case "rl.algorithm.policy_loss":
+            import torch
+
             find_loss(name, path)
+            two = torch.ones(2)
+            policy_loss(name, two, -two, two, **options)
         case "hardware.rollout.engine":
             from rlcore.engines.own_engine import find_engine
 

@@ -24,6 +24,8 @@ def trl(completions, **kwargs): return [1.0 for _ in completions]
 def verl_once(solution_str, ground_truth): return 1.0
 def estimator(batch, *, quantile=0.5): ...
 def loss(ratio, logprobs, advantages, *, clip): ...
+def silent_loss(ratio, logprobs, advantages, **clip): ratio * advantages
+def summed_loss(ratio, logprobs, advantages, **clip): return -(ratio * advantages).sum()
 """
 Overrides = dict[str, Any]
 FUNCTION = "reward.functions.0.name"
@@ -128,6 +130,15 @@ FUNCTIONS: dict[str, tuple[Overrides, str]] = {
         {"rl.algorithm.policy_loss": "given_rewards:loss"},
         "rl.algorithm.policy_loss = 'given_rewards:loss': missing a required argument: 'clip'; it"
         " is called as f(ratio, logprobs, advantages, *, clip_low, clip_high, clip_dual)",
+    ),
+    "a loss without its return": (
+        {"rl.algorithm.policy_loss": "given_rewards:silent_loss"},
+        "rl.algorithm.policy_loss = 'given_rewards:silent_loss' failed: TypeError: it returned"
+        " NoneType, not a loss per token",
+    ),
+    "a loss that is summed": (
+        {"rl.algorithm.policy_loss": "given_rewards:summed_loss"},
+        "policy_loss = 'given_rewards:summed_loss' returned shape (); it must return one loss per",
     ),
 }
 FILES: dict[str, tuple[Overrides, str]] = {
