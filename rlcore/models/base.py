@@ -135,7 +135,7 @@ def check_base_model(model: ModelSection, source: Path, *, values_to: float = ma
 
     Its files are not sound (``check_model_files``, with ``values_to``), its context is shorter than
     ``model.max_tokens``, or its tokenizer cannot be loaded, has tokens that the model does not
-    know, no pad token, no EOS token that the model knows, or no chat template that is Jinja; or its
+    know, no EOS token that the model knows, or no chat template that is Jinja; or its
     stop tokens or generation_config.json cannot be used.
     """
     config = check_model_files(

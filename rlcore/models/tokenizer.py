@@ -73,16 +73,15 @@ def load_tokenizer(
     """Return the tokenizer of a model directory; ``name`` is its name in errors.
 
     ``chat_template``: replaces its own. Raises ``UserError`` when it cannot be loaded or has no EOS
-    token, pad token or chat template.
+    token or chat template. A pad token is not needed: rows are packed, nothing is padded.
     """
     name = name or str(directory)
     tokenizer = read_tokenizer(directory, name, trust_remote_code=trust_remote_code)
-    for token in ("eos_token", "pad_token"):
-        if getattr(tokenizer, token) is None:
-            raise UserError(
-                f"tokenizer of model '{name}' has no {token}; set \"{token}\" in its"
-                " tokenizer_config.json to one of its special tokens"
-            )
+    if tokenizer.eos_token is None:
+        raise UserError(
+            f"tokenizer of model '{name}' has no eos_token; set \"eos_token\" in its"
+            " tokenizer_config.json to one of its special tokens"
+        )
     if chat_template is not None:
         tokenizer.chat_template = chat_template
     if not tokenizer.chat_template:
