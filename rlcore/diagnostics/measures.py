@@ -22,14 +22,13 @@ TRUNCATED = "response_length/clip_ratio"
 ABORTED = "response/aborted_ratio"
 EMPTY = "response/empty_ratio"
 POLICY_LOSS = "actor/pg_loss"
-CLIPPED = "actor/pg_clipfrac"
 CLIPPED_FIRST = "actor/pg_clipfrac_first_step"  # before a weight has moved
 SAMPLE_SIZE = "rollout_corr/rollout_is_eff_sample_size"
 MASKED = "rollout_corr/rollout_rs_masked_fraction"
 # Metrics that may silence a check or determine its cause, in addition to those that it reads.
 EXPLAINING = frozenset(
     {
-        *(ACCURACY, VALIDATION, VALIDATED, TRUNCATED, ABORTED, CLIPPED_FIRST),
+        *(ACCURACY, VALIDATION, VALIDATED, TRUNCATED, ABORTED),
         *(VERIFIER_CORRELATION, POLICY_LOSS),
     }
 )

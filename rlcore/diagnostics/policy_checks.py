@@ -7,7 +7,6 @@ from statistics import median
 from rlcore.diagnostics.measures import (
     ABORTED,
     BIGGER_GROUPS,
-    CLIPPED,
     CLIPPED_BY_NOISE,
     CLIPPED_FIRST,
     EMPTY,
@@ -163,10 +162,9 @@ POLICY_CHECKS = (
     ),
     Check(
         name="everything_clipped",
-        reads=(CLIPPED,),
         # The later steps of a healthy GSPO run clip nine tokens in ten: the policy has moved that
-        # far. Those of all steps count only where the first's were not recorded.
-        measure=lambda stream: stream.now.get(CLIPPED_FIRST, stream.now[CLIPPED]),
+        # far. A first step without an advantage has no such metric, and says nothing.
+        reads=(CLIPPED_FIRST,),
         # Group ratios differ from 1 by design, before any weight has moved.
         threshold=lambda recipe: (
             0.9 if recipe.rl.algorithm.ratio_level == "group" else CLIPPED_BY_NOISE

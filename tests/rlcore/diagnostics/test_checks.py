@@ -115,7 +115,12 @@ TROUBLES = [
     Trouble("entropy_explosion", fixed(actor__entropy=2.0), reported=13, says="2 nats"),
     Trouble("kl_spike", fixed(actor__ppo_kl=-0.3), reported=10, says="by -0.3 nats per token"),
     Trouble("reference_kl_spike", fixed(actor__ref_kl=0.5), reported=10, says="jumped to 0.5 nats"),
-    Trouble("everything_clipped", fixed(actor__pg_clipfrac=0.97), reported=11, says="97% of the"),
+    Trouble(
+        "everything_clipped",
+        fixed(actor__pg_clipfrac_first_step=0.97),
+        reported=11,
+        says="97% of the",
+    ),
     Trouble(
         "ratio_never_moves",
         fixed(actor__ratio_mean=1.0 + 1e-7, actor__ratio_max=1.0),
