@@ -215,8 +215,9 @@ def signal_of(
 ) -> np.ndarray:
     """Return what must differ within a group for it to be kept [rows], NaN = unscorable.
 
-    accuracy: the verdict, 0 or 1; score: before shaping; final_score: after all penalties and KL,
-    where ``frame`` has it. Raises RewardFailureError when no row has a score.
+    accuracy: the verdict, 0 or 1, of a group without one its score; score: before shaping;
+    final_score: after all penalties and KL, where ``frame`` has it. Raises RewardFailureError when
+    no row has a score.
     """
     if frame["score"].is_null().all():
         check_any_scored(frame.select("outcome", "detail").rows(), rows="rows of the round")
@@ -227,7 +228,10 @@ def signal_of(
                 "rl.algorithm.dynamic_sampling.metric = 'accuracy' and no reward function judges"
                 " correctness (returns acc); add one of weight 0 or set metric to 'score'"
             )
-        return correct.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        # A source that only a model or judge scores has no verdicts, and would be dropped whole.
+        judged = pl.col("correct").is_not_null().any().over("uid")
+        signal = pl.when(judged).then(pl.col("correct").cast(pl.Float64)).otherwise("score")
+        return to_floats(frame.select(signal).to_series())
     if metric == "score":
         return to_floats(frame["score"])
     batch, _, _ = given(frame, recipe, kl_coef)

@@ -102,3 +102,20 @@ def test_overlong_penalty_joins_the_score_and_not_the_filter() -> None:
     assert split_by_signal(rollouts["uid"].to_numpy(), signal, tolerance=1e-9)[0] == []
     final = signal_of(frame, "final_score", recipe, None)
     assert split_by_signal(rollouts["uid"].to_numpy(), final, tolerance=1e-9)[0] == ["x"]
+
+
+def test_groups_without_verdicts_are_filtered_by_their_scores() -> None:
+    """Else dynamic sampling by accuracy would drop every prompt that only a judge scores."""
+    recipe = load_recipe("quickstart", directory=RECIPES)
+    frame = pl.DataFrame(
+        {
+            "uid": ["x", "x", "y", "y", "z", "z"],
+            "score": [1.0, 0.0, 0.1, 0.9, 0.4, 0.4],
+            "correct": [True, False, None, None, None, None],
+            "outcome": ["ok"] * 6,
+            "detail": [""] * 6,
+        }
+    )
+    signal = signal_of(frame, "accuracy", recipe, None)
+    kept, constant, _ = split_by_signal(frame["uid"].to_numpy(), signal, tolerance=1e-9)
+    assert (kept, constant) == (["x", "y"], ["z"])
