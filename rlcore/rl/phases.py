@@ -275,11 +275,14 @@ class Phases:
         what they learn is fixed.
         """
         frame = self.records.trained(groups, advantages.ref)
-        version, critic = state.version, None
+        version, critic, kl_coef = state.version, None, state.kl_coef
         if self.workers.critic is not None and self.workers.side_by_side:
             critic = self.training.start_critic(frame, advantages.ref)
         if state.trains_policy(self.recipe.rl):
             version = self.training.train_policy(frame, version, advantages.ref)
+            kl_coef = state.next_kl_coef(
+                self.recipe.rl.algorithm.kl, advantages.mean_kl, advantages.num_sequences
+            )
         if self.workers.critic is not None:
             finish = critic or self.training.start_critic(frame, advantages.ref)
             finish()
@@ -288,9 +291,7 @@ class Phases:
             version=version,
             behind=state.left_behind(self.recipe.rl.rollout.max_staleness),
             cursor=state.cursor + groups.drawn,
-            kl_coef=state.next_kl_coef(
-                self.recipe.rl.algorithm.kl, advantages.mean_kl, advantages.num_sequences
-            ),
+            kl_coef=kl_coef,
         )
 
     def sync(self, state: LoopState) -> LoopState:

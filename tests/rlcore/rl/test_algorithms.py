@@ -109,9 +109,14 @@ def test_grpo_with_kl_in_the_reward_runs_as_verl_writes_it(make_phases: Make) ->
     assert after.version == 2
 
 
-def test_adaptive_controller_uses_the_old_coefficient_and_keeps_the_new(make_phases: Make) -> None:
-    """A coefficient lost in a restart would change the reward."""
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_adaptive_controller_uses_the_old_coefficient_and_keeps_the_new(
+    make_phases: Make, warmup: int
+) -> None:
+    """A coefficient lost in a restart would change the reward; while the critic warms up the policy
+    cannot answer to one, and it stays."""
     over = {
+        "rl.critic.warmup_iterations": warmup,
         "rl.algorithm.kl.controller": "adaptive",
         "rl.algorithm.kl.target": 10.0,
         "rl.update.optimizer.lr": 0.01,
@@ -120,7 +125,8 @@ def test_adaptive_controller_uses_the_old_coefficient_and_keeps_the_new(make_pha
     state = phases.start()
     state, seen, _ = one_iteration(phases, state)
     assert phases.metrics._values["actor/reward_kl_penalty_coef"] == 0.001
-    assert state.kl_coef == pytest.approx(0.001 * (1 - 0.2 * seen.height / 10_000))
+    changed = 0 if warmup else 0.2 * seen.height / 10_000
+    assert state.kl_coef == pytest.approx(0.001 * (1 - changed))
     phases.sync(state)
     again = make_phases("quickstart-ppo", digits, over)
     assert again.start().kl_coef == state.kl_coef
