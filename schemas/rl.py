@@ -436,6 +436,12 @@ class RLSection(Section):
 
     @rule
     def _switches_can_act(self) -> Iterator[str]:
+        steps, level = self.update.steps, self.algorithm.ratio_level
+        if self.algorithm.policy_loss == "reinforce" and (steps > 1 or level != "token"):
+            idle = f"algorithm.ratio_level = '{level}' would do nothing; set it to token"
+            free = f"nothing bounds later steps of {steps}; set update.mini_batches and epochs to 1"
+            why = free if steps > 1 else idle
+            yield f"algorithm.policy_loss = 'reinforce' reads no ratio: {why}, or take another loss"
         if self.critic and self.critic.warmup_iterations >= self.iterations:
             yield (
                 f"critic.warmup_iterations = {self.critic.warmup_iterations} leaves none of"
