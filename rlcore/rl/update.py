@@ -40,7 +40,7 @@ def policy_request(
     ``version`` counts policy updates, so the learning rate of a step is a function of the recipe
     and version. ``ptx``: what PPO-ptx draws from.
     """
-    objective = policy_objective(recipe.rl)
+    objective = policy_objective(recipe)
     mini_batches = []
     for step, rows, sequences in steps:
         terms = [Term(sequences, objective)]
@@ -204,9 +204,9 @@ def mini_batch_rows(uids: np.ndarray, count: int, *, shuffle_seed: int | None) -
     return [np.flatnonzero(np.isin(group, part)) for part in parts]
 
 
-def policy_objective(rl: RLSection) -> PolicyObjective:
+def policy_objective(recipe: Recipe) -> PolicyObjective:
     """Return the loss that the algorithm's axes describe."""
-    algorithm = rl.algorithm
+    rl, algorithm = recipe.rl, recipe.rl.algorithm
     kl, correction = algorithm.kl, algorithm.importance_correction
     return PolicyObjective(
         policy_loss=algorithm.policy_loss,
@@ -214,7 +214,7 @@ def policy_objective(rl: RLSection) -> PolicyObjective:
         clip_high=algorithm.clip_high,
         clip_dual=algorithm.clip_dual,
         aggregation=algorithm.aggregation,
-        horizon=rl.rollout.max_new_tokens,
+        horizon=rl.rollout.max_new_tokens * recipe.max_turns,
         temperature=rl.rollout.temperature,
         ratio_level=algorithm.ratio_level,
         kl_estimator=kl.estimator,

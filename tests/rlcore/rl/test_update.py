@@ -132,7 +132,7 @@ def test_the_objective_corrects_as_the_recipe_says() -> None:
     veto = {"statistic": "veto", "low": 1e-4}
     masks = {"level": "token", "mode": "mask", "low": 0.5, "cap": 5.0, "reject": [veto]}
     over = {"rl.algorithm.importance_correction": masks}
-    found = policy_objective(load_recipe("quickstart", over, directory=RECIPES).rl)
+    found = policy_objective(load_recipe("quickstart", over, directory=RECIPES))
     assert (found.importance_level, found.importance_mode) == ("token", "mask")
     assert (found.importance_low, found.importance_cap) == (0.5, 5.0)
     assert found.reject == (Rejection.model_validate(veto),)
@@ -144,7 +144,7 @@ def test_with_the_sampler_as_old_no_step_is_on_policy(steps: int) -> None:
     """A ratio of exactly 1 would hide how far the sampler is, and clip nothing."""
     over = {"rl.update": {"old_logprobs": "rollout", "mini_batches": steps, "epochs": 1}}
     recipe = load_recipe("quickstart", over, directory=RECIPES)
-    found = policy_objective(recipe.rl)
+    found = policy_objective(recipe)
     assert found.bypass
     assert not found.on_policy
     assert not recipe.scores_own_logprobs
