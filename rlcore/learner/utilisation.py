@@ -57,9 +57,12 @@ def training_cost(model: "PreTrainedModel") -> TrainingCost:
     return TrainingCost(int(parameters), layers * heads * size)
 
 
-# Dense bf16 FLOP/s in the makers' data sheets, by the word that the device's name contains: an A10G
-# and an RTX A4000 are no A10 and no A40.
+# Dense bf16 FLOP/s in the makers' data sheets, by the words that the device's name contains: an
+# A10G and an RTX A4000 are no A10 and no A40, and cards for PCIe are slower than their like.
 DATA_SHEETS = {
+    "H200 NVL": 835.5e12,
+    "H100 NVL": 835.5e12,
+    "H100 PCIe": 756e12,
     "GB200": 2.5e15,
     "B200": 2.25e15,
     "MI300X": 1307e12,
@@ -86,7 +89,7 @@ def peak_flops(device: str) -> float | None:
         return None
     name = torch.cuda.get_device_name()
     words = set(re.findall(r"\w+", name))
-    return next((rate for word, rate in DATA_SHEETS.items() if word in words), None)
+    return next((rate for known, rate in DATA_SHEETS.items() if words >= {*known.split()}), None)
 
 
 def peak_memory(device: str) -> int:

@@ -15,6 +15,8 @@ def test_no_data_sheet_knows_a_share_of_a_cpu() -> None:
     ("name", "rate"),
     [
         ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835.5e12),
         ("NVIDIA GB200", 2.5e15),
         ("NVIDIA L40S", 362e12),
         ("NVIDIA L40", 181e12),
