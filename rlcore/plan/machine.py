@@ -87,14 +87,16 @@ def check_machine(
 
     Raises ``UserError`` when the run certainly cannot fit: a legal sequence longer than a
     micro-batch, fewer calls of a judge or prompts than an iteration takes, fewer GPUs than asked
-    for, more weights, gradients and optimizer state than a visible GPU or the host holds, less free
-    disk than the run writes. A model that cannot be looked up is not an error.
+    for, more weights, gradients and optimizer state than a visible GPU or the host holds, no room
+    for a sequence in an engine's cache, less free disk than the run writes. A model that cannot be
+    looked up is not an error.
     """
     fit = fit_of(recipe, machine, data=data)
     check_calls(recipe)
     _check_prompts(fit)
     _check_width(fit)
     _check_gpus(fit)
+    _check_cache(fit)
     _check_host(fit)
     _check_disk(fit)
     return fit
@@ -257,6 +259,27 @@ def _check_gpus(fit: Fit) -> None:
             f" and the GPU has {gib(smallest)};"
             f" {'use a smaller model or' if one_process else split} set learner.offload_optimizer"
             " to true"
+        )
+
+
+def _check_cache(fit: Fit) -> None:
+    """Refuse engines of vLLM without room for one sequence, which would start after SFT. On a GPU
+    without room at all, since layers with a window take less than ``kv_tokens`` says."""
+    hardware, memory = fit.recipe.hardware, fit.memory
+    if memory is None or memory.kv_tokens is None or hardware.ray_address is not None:
+        return
+    parameters = fit.shape.parameters if fit.shape is not None else 0
+    if not fit.recipe.rl.enabled or choose(hardware, fit.device, parameters).engine != "vllm":
+        return
+    limit, more = fit.recipe.model.max_tokens, f"kv_cache_gib = {hardware.rollout.kv_cache_gib:g}"
+    if fit.device == "cuda":
+        share = hardware.rollout.gpu_memory_utilization
+        limit, more = 1, f"gpu_memory_utilization = {share:g} or tensor_parallel"
+    if memory.kv_tokens < limit:
+        raise UserError(
+            f"hardware.rollout: beside the weights an engine has room for {memory.kv_tokens:,}"
+            f" tokens of keys and values, and model.max_tokens = {fit.recipe.model.max_tokens:,};"
+            f" raise {more}, or lower model.max_tokens"
         )
 
 

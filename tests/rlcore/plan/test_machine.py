@@ -91,6 +91,22 @@ def test_one_process_puts_all_on_one_gpu() -> None:
     assert "the engine that shares it 28.4 GiB, and the GPU has 180.0 GiB; use a smaller" in message
 
 
+def test_an_engine_without_room_for_a_sequence_is_refused() -> None:
+    """It would start, and end the run, after SFT."""
+    small_gpu = Machine(host=1024 * GIB, gpus=(24 * GIB,) * 8, disk_free=None)
+    apart = {"hardware__learner__ranks": 7, "hardware__rollout__engines": 1}
+    apart |= {"hardware__learner__zero_stage": 3, "hardware__rollout__gpus_per_engine": 1}
+    apart |= {"hardware__learner__gpus_per_rank": 1, "model__dtype": "bfloat16"}
+    message = refused(big(**apart), small_gpu)
+    assert "an engine has room for 0 tokens of keys and values, and model.max_tokens =" in message
+    assert "raise gpu_memory_utilization = 0.5 or tensor_parallel, or lower" in message
+    check_machine(big(**apart, hardware__rollout__gpu_memory_utilization=0.9), small_gpu)
+    cpu = {"hardware__device": "cpu", "hardware__rollout__engine": "vllm"}
+    deep = {"model__from_scratch__num_layers": 900, "model__max_tokens": 100_000}
+    deep |= {"model__from_scratch__max_position_embeddings": 100_000}
+    assert "raise kv_cache_gib = 1, or" in refused(recipe(**cpu, **deep), ROOMY)
+
+
 def test_heads_that_cannot_be_divided_among_processes_are_refused() -> None:
     machine = Machine(host=1024 * GIB, gpus=(80 * GIB,) * 9, disk_free=None)
 
