@@ -6,6 +6,7 @@ from prefect.logging import get_run_logger
 from rlcore.data.prepare import prepare_files
 from rlcore.data.sources import check_unchanged
 from rlcore.models.tokenizer import load_tokenizer
+from rlcore.plan.preconditions import check_classifiers
 from rlcore.plan.rehearsal import at_hand, check_dataset
 from rlcore.rewards.truths import check_covered
 from schemas.artifacts import ArtifactRef
@@ -33,12 +34,13 @@ def prepare_data(run: StageRun) -> ArtifactRef:
 
 def check_rewards(run: PipelineRun, dataset: ArtifactRef) -> None:
     """Raise UserError where the run's reward functions leave prompts of the dataset unscored,
-    cannot read their ground truths, or fail on some rows: what ``check_start`` could not see of
-    rows that it had not at hand.
+    cannot read their ground truths, or fail on some rows, and where a reward model of the hub
+    cannot score: what ``check_start`` had not at hand.
 
     Not in the stage: the dataset, new or from cache, is the same for every reward.
     """
     functions = run.recipe.reward.functions
+    check_classifiers(run.recipe, run.recipe.rl.rollout.max_new_tokens, fetch=True)
     if any(function.data_sources or function.styles for function in functions):
         check_covered(pl.scan_parquet(run.store.table_file(dataset, "prompts")), functions)
     if at_hand(run.recipe) is None:

@@ -22,7 +22,7 @@ from rlcore.learner.packing_check import try_architecture
 from rlcore.models.adapter import check_adapter
 from rlcore.models.architectures import check_states
 from rlcore.models.base import check_base_model, model_tokenizer, scratch_stops
-from rlcore.models.classifier import check_base, check_classifier
+from rlcore.models.classifier import check_base, check_classifier, located
 from rlcore.models.files import local_directory
 from rlcore.models.shape import model_parameters
 from rlcore.models.stop_tokens import NEVER_CLOSES, Stops
@@ -272,13 +272,22 @@ def _check_reward_models(recipe: Recipe, new_tokens: int) -> None:
     if recipe.reward_model is not None:
         longest = max(recipe.reward_model.max_tokens, recipe.longest_sequence(new_tokens))
         check_base(recipe.reward_model, local_directory(recipe.model.path), longest=longest)
+    check_classifiers(recipe, new_tokens)
     for name, model in recipe.reward_models.items():
-        if model.url is None:
-            check_classifier(name, model, longest=recipe.longest_sequence(new_tokens))
-        else:
+        if model.url is not None:
             from rlcore.rewards.judges.reward_model import probe_model  # loads its HTTP client
 
             probe_model(name, model, setup_of(recipe, {}))
+
+
+def check_classifiers(recipe: Recipe, new_tokens: int, *, fetch: bool = False) -> None:
+    """Raise UserError for a reward model in a directory that cannot score answers of ``new_tokens``
+    tokens; ``fetch``: one of the hub is downloaded and looked at, too."""
+    for name, model in recipe.reward_models.items():
+        if model.url is None:
+            if fetch:
+                model = model.model_copy(update={"path": str(located(name, model))})
+            check_classifier(name, model, longest=recipe.longest_sequence(new_tokens))
 
 
 def _check_engine(recipe: Recipe) -> None:

@@ -12,7 +12,8 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
 
-from rlcore.plan.preconditions import check_start
+from rlcore.plan import preconditions
+from rlcore.plan.preconditions import check_classifiers, check_start
 from rlcore.recipes.load import load_recipe
 from rlcore.store.artifacts import ArtifactStore
 from schemas.errors import UserError
@@ -146,3 +147,18 @@ def test_a_wrong_one_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="reads 8 tokens"):
         check_start(recipe)
     assert AutoTokenizer.from_pretrained(short).chat_template
+
+
+def test_one_of_the_hub_is_looked_at_once_the_data_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the start, where nothing is fetched, and not after all of SFT."""
+    short = saved(tmp_path / "short")
+    config = json.loads((short / "config.json").read_text())
+    (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8}))
+    given = {**SMALL, **brings("owner/short")}
+    recipe = load_recipe("quickstart", given, directory=ROOT / "flows" / "recipes")
+    monkeypatch.setattr(preconditions, "located", lambda name, model: short)
+    check_classifiers(recipe, 16)
+    with pytest.raises(UserError, match="reads 8 tokens"):
+        check_classifiers(recipe, 16, fetch=True)
