@@ -299,6 +299,9 @@ def reward(run: VerlRun) -> dict[str, Any]:
         "the reward: verl has a rule for each data_source, which looks for the answer's text in"
         " one form; 'math' compares the last answer of every row by its value"
     )
+    if all(_words(file) & {"dapo", "aime"} for file in files(run, "data.train_files")):
+        run.note("the reward: verl's rule of DAPO and AIME pays +1 or -1: weight 2, offset -1")
+        return {"reward.functions": [{"name": "math", "weight": 2.0}], "reward.offset": -1.0}
     return {"reward.functions": [{"name": "math"}]}
 
 

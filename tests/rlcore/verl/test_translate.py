@@ -331,6 +331,10 @@ def test_a_value_that_the_script_does_not_tell_ends_it_only_where_it_is_needed()
     [
         ("data.shuffle=False", "data.shuffle = False: prompts are always shuffled"),
         (
+            "+data.apply_chat_template_kwargs.enable_thinking=False",
+            "enable_thinking = False: the chat template is called without options; set",
+        ),
+        (
             "data.train_max_samples=9",
             "data.train_max_samples = 9: all rows are read; set data.sour",
         ),
@@ -340,6 +344,15 @@ def test_a_value_that_the_script_does_not_tell_ends_it_only_where_it_is_needed()
 )
 def test_what_the_run_does_without_is_told(setting: str, said: str) -> None:
     assert any(said in note for note in excerpt(setting).notes.differs)
+
+
+def test_dapos_reward_pays_as_verls_does() -> None:
+    """+1 and -1: the overlong penalty would weigh twice as much beside 0 and 1."""
+    files = "data.train_files=dapo-math-17k.parquet data.val_files=aime-2024.parquet"
+    recipe = excerpt(*files.split()).recipe
+    assert ([f.weight for f in recipe.reward.functions], recipe.reward.offset) == ([2.0], -1.0)
+    files = "data.train_files=math/train.parquet data.val_files=aime-2024.parquet"
+    assert excerpt(*files.split()).recipe.reward.offset == 0.0
 
 
 def test_a_clip_below_every_ratio_clips_nothing() -> None:
