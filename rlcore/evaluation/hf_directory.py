@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rlcore.models.files import copy_tokenizer, read_config, read_json, with_dtype, write_json
 from rlcore.models.stop_tokens import (
     GENERATION,
+    TEMPLATE_ERRORS,
     Stops,
     make_sampling_consistent,
     read_generation,
@@ -224,6 +225,13 @@ def _probes(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> d
     """Return everything about the two that training and serving depend on, logits apart."""
     head = model.get_output_embeddings()
     encoded = [tokenizer.encode(text, add_special_tokens=False) for text in PROBE_TEXTS]
+    chat: Any
+    try:
+        chat = tokenizer.apply_chat_template(
+            list(PROBE_MESSAGES), add_generation_prompt=True, return_dict=False
+        )
+    except TEMPLATE_ERRORS as error:  # one may demand a system message, which the data have
+        chat = str(error)
     return {
         "weights": state_digest(file_state(model).items()),
         "tied embeddings": head is not None and head.weight is model.get_input_embeddings().weight,
@@ -234,7 +242,5 @@ def _probes(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase") -> d
         "token ids of the probe texts": encoded,
         "round trip of the probe texts": [tokenizer.decode(ids) for ids in encoded],
         "chat template (sha256)": hashlib.sha256(str(tokenizer.chat_template).encode()).hexdigest(),
-        "token ids of the probe chat": tokenizer.apply_chat_template(
-            list(PROBE_MESSAGES), add_generation_prompt=True, return_dict=False
-        ),
+        "token ids of the probe chat": chat,
     }

@@ -172,7 +172,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     file = directory / "config.json"
     if not file.is_file():
         remedy = "give a Hugging Face model directory, as save_pretrained writes it"
-        if (directory / "adapter_config.json").is_file():
+        if any(directory.glob("adapter_*")):  # of the hub the weights alone are fetched
             remedy = "it is an adapter: merge it into its base model first (peft: merge_and_unload)"
         raise UserError(f"model.path = '{directory}' has no config.json; {remedy}")
     return read_json(file)

@@ -118,6 +118,19 @@ def test_what_transformers_would_not_write_ends_no_export(
     assert len(record["stop_tokens"]) == (2 if "eos_token_id" in given else 1)
 
 
+def test_a_template_that_demands_a_system_message_ends_no_export(
+    policy_dir: Path, tmp_path: Path
+) -> None:
+    """The conversation by which exports are compared has none, and the run's rows all do."""
+    policy = tmp_path / "policy"
+    shutil.copytree(policy_dir, policy)
+    template = (policy / "chat_template.jinja").read_text()
+    demand = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    (policy / "chat_template.jinja").write_text(demand + template)
+    export_model(policy, tmp_path / "out", dtype=None, card=card())
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == demand + template
+
+
 def test_an_export_lists_every_stop_token_and_its_card_names_them(
     policy_dir: Path, tmp_path: Path
 ) -> None:

@@ -240,6 +240,14 @@ MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
         {},
         "has no config.json; it is an adapter: merge it into its base model first",
     ),
+    "an adapter of the hub": (
+        lambda directory: [
+            (directory / name).rename(directory / f"adapter_{name}")
+            for name in ("config.json", "model.safetensors")
+        ],
+        {},
+        "has no config.json; it is an adapter: merge it into its base model first",
+    ),
     "no directory": (
         lambda directory: None,
         {"model.path": "FOLDER/model/model.safetensors"},
