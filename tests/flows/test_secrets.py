@@ -54,7 +54,7 @@ def test_no_log_state_page_report_or_record_of_a_run_holds_one(
     assert "ConnectionError: https://***@host/v1 refuses ***" in run.stdout, run.stdout[-4000:]
     assert "called https://***@host/v1" in run.stdout
     rows = query(ArtifactStore(tmp_path / "runs" / "store"), "select detail from rewards")
-    assert "ValueError: no answer to ***" in set(rows["detail"])
+    assert "ValueError: no answer to *** (telling.py line 7)" in set(rows["detail"])
     home = Path(os.environ["PREFECT_HOME"])
     held = [
         str(path)
