@@ -47,11 +47,12 @@ Written by `make docs` from `schemas/`: change the descriptions there. Editors t
 
 - A **recipe** is a YAML file: `flows/recipes/NAME.yaml`, or any path. A file whose name begins with
   `_` is not a recipe, only a base for others. `model`, `data` and `reward` must be given.
-- `extends: other` starts from `other.yaml` of the same folder; with `extends: [one, two]`, values
-  of `two` override those of `one`, and values of the file itself override both. Sections are merged
-  key by key; values and lists are replaced whole. Two keys are not simply merged: an
-  `rl.algorithm.kl` with another `where` replaces the inherited one, and a `warmup_ratio`, also as
-  an override, removes the `warmup_steps` set before.
+- `extends: other` starts from `other.yaml` of the same folder, else from our recipe of that name;
+  with `extends: [one, two]`, values of `two` override those of `one`, and values of the file itself
+  override both. A path in a file of yours is that of a file beside it. Sections are merged key by
+  key; values and lists are replaced whole. Two keys are not simply merged: an `rl.algorithm.kl`
+  with another `where` replaces the inherited one, and a `warmup_ratio`, also as an override,
+  removes the `warmup_steps` set before.
 - `rl.preset` names an algorithm and sets what the recipe leaves out of `rl`: see
   [Presets](#presets). Defaults are those of `preset: {preset}`; *by preset*: others change it.
 - `rl.algorithm.kl` with `where: reward` starts from `estimator: {estimator}` and `coef: {coef}`.
@@ -139,7 +140,7 @@ def tables_reference() -> str:
 def json_schema() -> Node:
     """Return the JSON schema (2020-12) of a recipe file, which may leave out what it extends."""
     tree = _for_editors(recipe_tree(), "")
-    said = "recipes of the same folder that this one extends; a later one overrides the first"
+    said = "recipes of its folder, or ours, that this one extends; a later one overrides the first"
     base = {"description": said, "type": ["string", "array"], "items": {"type": "string"}}
     tree["properties"] = {"extends": base, **tree["properties"]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Recipe", **tree}

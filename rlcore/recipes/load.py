@@ -116,13 +116,12 @@ def parse_override(text: str) -> tuple[str, Any]:
 def read_tree(
     name: str,
     directory: Path,
-    seen: tuple[str, ...] = (),
     own: Callable[[Path, dict[str, Any]], dict[str, Any]] = lambda path, tree: tree,
 ) -> dict[str, Any]:
     """Return what the file of recipe ``name`` and those it extends set, before any validation.
 
-    ``seen``: the files that led here. ``own`` is given each file's own tree, base first, and
-    returns what replaces it. Raises UserError as ``load_recipe`` does.
+    ``own`` is given each file's own tree, base first, and returns what replaces it. Raises
+    UserError as ``load_recipe`` does.
     """
     is_path = name.endswith((".yaml", ".yml"))
     path = Path(name) if is_path else directory / f"{name}.yaml"
@@ -134,21 +133,29 @@ def read_tree(
             f"recipe '{name}' is not one of {', '.join(names)}{did_you_mean(name, names)};"
             " give one of these names or the path of a YAML file"
         )
-    tree = read_yaml(read_text(path, at_most=LONGEST), f"recipe file '{path}'")
-    if not isinstance(tree, dict):
-        held = "nothing" if tree is None else type(tree).__name__
-        raise UserError(f"recipe file '{path}' holds {held}, not sections; write name, model, ...")
-    merged: dict[str, Any] = {}
-    for base in _names(tree.pop("extends", []), path):
-        if path.stem in (*seen, base):
-            raise UserError(f"recipe file '{path}' extends '{base}', which leads back to itself")
-        folder = _folder_of(base, path, directory)
-        merged = overlay(merged, read_tree(base, folder, (*seen, path.stem), own))
-    if is_path:
-        _anchor(tree, path.parent)
-    if not seen:  # a recipe is not called after the one that it extends
-        tree.setdefault("name", re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-"))
-    return overlay(merged, own(path, tree))
+
+    def read(path: Path, seen: tuple[Path, ...], *, anchored: bool) -> dict[str, Any]:
+        tree = read_yaml(read_text(path, at_most=LONGEST), f"recipe file '{path}'")
+        if not isinstance(tree, dict):
+            held = "nothing" if tree is None else type(tree).__name__
+            rule = f"holds {held}, not sections; write name, model, ..."
+            raise UserError(f"recipe file '{path}' {rule}")
+        merged: dict[str, Any] = {}
+        seen = (*seen, path.resolve())
+        for base in _names(tree.pop("extends", []), path):
+            file = _file_of(base, path, directory)
+            if file.resolve() in seen:
+                rule = "leads back to itself; name another recipe, or leave it out"
+                raise UserError(f"recipe file '{path}' extends '{base}', which {rule}")
+            is_users = file.parent.resolve() != directory.resolve()
+            merged = overlay(merged, read(file, seen, anchored=is_users))
+        if anchored:
+            _anchor(tree, path.parent)
+        if len(seen) == 1:  # a recipe is not called after the one that it extends
+            tree.setdefault("name", re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-"))
+        return overlay(merged, own(path, tree))
+
+    return read(path, (), anchored=is_path)
 
 
 def _names(bases: Any, path: Path) -> list[str]:
@@ -162,12 +169,12 @@ def _names(bases: Any, path: Path) -> list[str]:
     return names
 
 
-def _folder_of(base: str, path: Path, directory: Path) -> Path:
-    """Return the folder of the recipe ``base`` that the file ``path`` extends: the file's own, else
+def _file_of(base: str, path: Path, directory: Path) -> Path:
+    """Return the file of the recipe ``base`` that ``path`` extends: in its own folder, else in
     ``directory``. Raises UserError where it is in neither."""
     for folder in (path.parent, directory):
-        if (folder / f"{base}.yaml").is_file():
-            return folder
+        if (file := folder / f"{base}.yaml").is_file():
+            return file
     names = recipe_names(directory)
     raise UserError(
         f"recipe file '{path}' extends '{base}', and there is no {base}.yaml in '{path.parent}' nor"

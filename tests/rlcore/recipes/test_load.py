@@ -260,6 +260,43 @@ def test_a_recipe_elsewhere_extends_ours_and_reads_its_own_folder(
         load_recipe(str(mine / "own.yaml"), directory=RECIPES)
 
 
+@pytest.mark.parametrize("base", ["_base", "shared/base"])
+def test_a_base_of_the_users_extends_ours_and_reads_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
+) -> None:
+    """A schedule starts runs in the folder of the program, where another train.jsonl may lie."""
+    mine, here = tmp_path / "mine", tmp_path / "here"
+    file = mine / f"{base}.yaml"
+    for folder in (file.parent / "model", here):
+        folder.mkdir(parents=True)
+    for folder in (file.parent, here):
+        (folder / "train.jsonl").touch()
+    file.write_text(
+        "extends: gsm8k-grpo\nmodel: {path: model}\n"
+        "data: {sources: [{kind: file, path: train.jsonl}]}\n"
+        "reward: {functions: [{name: 'rewards.py:f'}]}\n"
+    )
+    (mine / "own.yaml").write_text(f"extends: {base}\n")
+    monkeypatch.chdir(here)
+    recipe = load_recipe(str(mine / "own.yaml"), directory=RECIPES)
+    assert (recipe.name, recipe.rl.preset) == ("own", "grpo")
+    (source,) = recipe.data.sources
+    assert source.path == str(file.parent / "train.jsonl")  # type: ignore[union-attr]
+    assert recipe.model.path == str(file.parent / "model")
+    assert recipe.reward.functions[0].name == str(file.parent / "rewards.py:f")
+
+
+def test_a_recipe_called_as_one_of_ours_may_extend_ours(tmp_path: Path) -> None:
+    """quickstart-ppo extends our quickstart, and not the file that extends it."""
+    (tmp_path / "_quickstart.yaml").write_text("extends: quickstart-ppo\n")
+    (tmp_path / "quickstart.yaml").write_text("extends: _quickstart\nrl: {iterations: 7}\n")
+    recipe = load_recipe(str(tmp_path / "quickstart.yaml"), directory=RECIPES)
+    assert (recipe.rl.preset, recipe.rl.iterations) == ("ppo", 7)
+    (tmp_path / "_quickstart.yaml").write_text("extends: quickstart\n")
+    with pytest.raises(UserError, match="leads back to itself"):
+        load_recipe(str(tmp_path / "quickstart.yaml"), directory=RECIPES)
+
+
 def test_a_variable_in_a_path_is_not_looked_for_beside_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
