@@ -37,8 +37,8 @@ from rlcore.recipes.load import load_recipe
 from rlcore.results.folders import run_directory
 from rlcore.results.metrics import stage_metrics
 from rlcore.results.provenance import commit_of, machine_of
+from rlcore.results.run import Run
 from rlcore.results.summary import proxy_and_truth
-from rlcore.store.reader import ArtifactReader
 from schemas.errors import UserError
 from schemas.judges import may_verify
 from schemas.names import RECORDS
@@ -235,7 +235,7 @@ def _run(
     output = io.StringIO()
     if local.follow_run(site, flow_run.id, Console(file=output, width=120)) == 0:
         directory = ROOT / run_directory(flow_run.parameters["recipe"], str(flow_run.id))
-        return read_outcome(ROOT, directory, sampled=sampled)
+        return read_outcome(directory, sampled=sampled)
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(flow_run.id).state
     if state is None or not state.is_final():
@@ -244,17 +244,13 @@ def _run(
     return None
 
 
-def read_outcome(root: Path, directory: Path, *, sampled: bool = False) -> RunOutcome:
-    """Return the result of the run in folder ``directory``, from its summary and its store.
-
-    ``root``: the project, to which the path of a local store is relative.
-    """
+def read_outcome(directory: Path, *, sampled: bool = False) -> RunOutcome:
+    """Return the result of the run in folder ``directory``, from its summary and its store."""
     from rlcore.diagnostics.measures import learns_from_a_model
 
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    recipe = load_recipe(str(directory / "recipe.yaml"), directory=directory)
-    where = recipe.store if "://" in recipe.store else str(root / recipe.store)
-    store, policy = ArtifactReader(where), summary["artifacts"]["rl"].rsplit("/", 1)[1]
+    run = Run.open(str(directory))
+    recipe, store, policy = run.recipe, run.store, summary["artifacts"]["rl"].rsplit("/", 1)[1]
     made = store.peek("policy", policy)
     # Those of a run that continued a shorter one are below that one's key.
     records = policy if made is None else made.metadata.get(RECORDS, policy)

@@ -100,10 +100,11 @@ class Run:
             )
         path = str(folder / RECIPE)
         recipe = load_recipe(path, overrides or {}, directory=folder, recorded=True)
-        local = folder.absolute().parent.parent / recipe.store
+        store = recipe.store.removeprefix("file://")
         if (folder / CALL).is_file():
-            local = folder.absolute() / STORE_FOLDER
-        store = recipe.store if "://" in recipe.store else str(local)
+            store = str(folder.absolute() / STORE_FOLDER)
+        elif "://" not in store:
+            store = str(folder.absolute().parent.parent / Path(store).expanduser())
         return cls(folder, recipe.model_copy(update={"store": store}), ArtifactReader(store))
 
     @property

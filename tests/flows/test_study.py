@@ -30,7 +30,7 @@ def _finished_run(root: Path, name: str, **overrides: Any) -> Path:
     directory = root / "runs" / f"{name}-12345678"
     directory.mkdir(parents=True)
     (directory / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
-    store = ArtifactStore(root / recipe.store)
+    store = ArtifactStore(root / Path(recipe.store).expanduser())
     for step in range(4):
         values = {"timing_s/step": 1.5, "critic/score/mean": step, "critic/accuracy": 0.5}
         if step % 2 == 0:
@@ -47,9 +47,13 @@ def _finished_run(root: Path, name: str, **overrides: Any) -> Path:
     return directory
 
 
-def test_outcome_is_what_the_store_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["runs/store", "~/rl-store"])
+def test_outcome_is_what_the_store_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     """A cached run reports the seconds of the time when it was trained."""
-    outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    outcome = read_outcome(_finished_run(tmp_path, "quickstart", store=place))
     assert (outcome.recipe, outcome.seed, outcome.iterations) == ("quickstart", 2, 3)
     assert (outcome.before, outcome.rl, outcome.rise) == (0.55, 0.9, pytest.approx(0.35))
     assert outcome.seconds == pytest.approx(4.5)
@@ -68,18 +72,18 @@ def test_the_curve_of_a_run_that_continued_a_shorter_one_is_found(tmp_path: Path
     summary = json.loads((directory / "summary.json").read_text())
     summary["artifacts"]["rl"] = f"{store.root}/policy/longer"
     (directory / "summary.json").write_text(json.dumps(summary))
-    assert read_outcome(tmp_path, directory).curve == [(0, 0.6), (2, 0.8)]
+    assert read_outcome(directory).curve == [(0, 0.6), (2, 0.8)]
 
 
 def test_without_sft_the_base_model_is_what_rl_starts_from(tmp_path: Path) -> None:
     asked = {"sft.enabled": False, "evaluate.checkpoints": ["base", "rl"]}
-    outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart", **asked))
+    outcome = read_outcome(_finished_run(tmp_path, "quickstart", **asked))
     assert (outcome.before, outcome.rl) == (0.0, 0.9)
 
 
 def test_samples_are_judged_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Greedy answers may all be right where samples are not, which is what RL trains."""
-    outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart"), sampled=True)
+    outcome = read_outcome(_finished_run(tmp_path, "quickstart"), sampled=True)
     assert (outcome.before, outcome.rl) == (0.3, 0.8)
     assert outcome.curve == [(1, 0.5), (2, 0.5), (3, 0.5)]
     (panel,) = panels([outcome], sampled=True)
@@ -97,7 +101,7 @@ def test_samples_that_are_not_drawn_are_missed_before_any_run(
 
 
 def test_a_model_reward_is_drawn_beside_the_truth(tmp_path: Path) -> None:
-    outcome = read_outcome(tmp_path, _finished_run(tmp_path, "quickstart-rlhf"))
+    outcome = read_outcome(_finished_run(tmp_path, "quickstart-rlhf"))
     accuracy, gap = panels([outcome])
     assert accuracy.title == "quickstart-rlhf"
     (line,) = gap.lines
@@ -221,7 +225,7 @@ def test_the_page_of_results_says_where_and_with_what_each_run_was_trained(tmp_p
 
 def test_machine_and_commit_are_those_that_the_policy_recorded(tmp_path: Path) -> None:
     directory = _finished_run(tmp_path, "quickstart")
-    bare = read_outcome(tmp_path, directory)
+    bare = read_outcome(directory)
     assert (bare.machine, bare.commit) == ("not recorded", "not recorded")
     store = ArtifactStore(tmp_path / "runs" / "store")
     about = {"cpus": 4, "cpu": "Some CPU", "gpus": ["H100", "H100"]}
@@ -229,6 +233,6 @@ def test_machine_and_commit_are_those_that_the_policy_recorded(tmp_path: Path) -
     frame = metrics_frame("rl", 1, {"x": 1.0})
     made = Lineage("r", "c", {"code": code}, metadata={"machine": about})
     store.put("policy", "abc", tables={"metrics": frame}, lineage=made)
-    outcome = read_outcome(tmp_path, directory)
+    outcome = read_outcome(directory)
     assert outcome.machine == "2 x H100, 4 CPUs (Some CPU)"
     assert outcome.commit.startswith((code_state()["commit"] or "not recorded")[:12])

@@ -59,6 +59,22 @@ def test_a_stage_that_is_begun_again_has_one_row(runs: Path) -> None:
     assert run.records("sft") == "r"
 
 
+@pytest.mark.parametrize("store", ["~/rl-store", "file://HOME/rl-store"])
+def test_a_store_is_found_where_its_run_wrote_it(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    recipe = yaml.safe_load((runs / NAME / "recipe.yaml").read_text())
+    recipe["store"] = store.replace("HOME", str(home))
+    (runs / NAME / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    written = ArtifactStore(recipe["store"])
+    record_stage(written, stage_record(NAME, "sft", kind="policy", key="home"), MADE)
+    run = Run.open(NAME, runs)
+    assert run.store.root == written.root == run.recipe.store == str(home / "rl-store")
+    assert run.records("sft") == "home"
+
+
 def test_an_unknown_run_is_answered_with_the_nearest(runs: Path) -> None:
     with pytest.raises(UserError, match=f"no run 'quickstart-0123abce' .*mean '{NAME}'"):
         Run.open("quickstart-0123abce", runs)
