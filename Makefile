@@ -32,8 +32,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 RECIPE ?= quickstart
 OVERRIDES ?= {}
-# Limit of concurrent runs on this machine, over all deployments.
-RUNS ?= 1
+# Limit of concurrent runs on this machine, over all deployments (default: as it is, 1 at first).
+RUNS ?=
 STUDY ?= $(foreach a,grpo ppo dapo rloo gspo gepo vapo remax,hard-$(a))
 SEEDS ?= 0 1 2
 DEMANDS ?= --sampled --min-spread 0.15
@@ -56,14 +56,14 @@ help:
 	echo "Then, in this folder: .venv/bin/rl-pipeline --help"
 
 run: $(STAMP)
-	@exec $(BIN)/python -m flows.local --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' --runs $(RUNS)
+	@exec $(BIN)/python -m flows.local --recipe '$(RECIPE)' --overrides '$(OVERRIDES)' $(addprefix --runs ,$(RUNS))
 
 # Continues an earlier study that was stopped.
 study: $(STAMP)
 	@exec $(BIN)/rl-pipeline study $(STUDY) --seeds $(SEEDS) $(DEMANDS) --png $(FIGURE)
 
 up: $(STAMP)
-	@exec $(BIN)/rl-pipeline up --runs $(RUNS)
+	@exec $(BIN)/rl-pipeline up $(addprefix --runs ,$(RUNS))
 
 down: $(STAMP)
 	@exec $(BIN)/rl-pipeline down

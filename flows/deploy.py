@@ -62,12 +62,13 @@ _ONE_AT_A_TIME = ConcurrencyLimitConfig(
 
 def ensure_pool(
     client: SyncPrefectClient,
-    runs: int,
+    runs: int | None = None,
     *,
     kind: str = "process",
     template: dict[str, Any] | None = None,
 ) -> None:
-    """Create the work pool, or set its limit: ``runs`` concurrent flow runs over all recipes.
+    """Create the work pool, or set its limit: ``runs`` concurrent flow runs over all recipes; None:
+    1 at first, then as it is.
 
     ``kind``: process or kubernetes; ``template``: of the jobs of the latter. Raises UserError where
     the pool is of the other kind.
@@ -75,7 +76,7 @@ def ensure_pool(
     try:
         pool = client.read_work_pool(POOL)
     except ObjectNotFound:
-        created = WorkPoolCreate(name=POOL, type=kind, concurrency_limit=runs)
+        created = WorkPoolCreate(name=POOL, type=kind, concurrency_limit=runs or 1)
         if template is not None:
             created.base_job_template = template
         client.create_work_pool(created)
@@ -86,7 +87,7 @@ def ensure_pool(
             f" both cannot share it; start a worker of type {pool.type}, or delete the pool with"
             f" `prefect work-pool delete {POOL}`"
         )
-    update = WorkPoolUpdate(concurrency_limit=runs)
+    update = WorkPoolUpdate() if runs is None else WorkPoolUpdate(concurrency_limit=runs)
     if template is not None:
         update.base_job_template = template
     client.update_work_pool(POOL, update)

@@ -164,8 +164,8 @@ def attach(home: Path = HOME) -> bool:
     return True
 
 
-def up(home: Path = HOME, *, runs: int = 1, env_file: Path = ENV_FILE) -> Site:
-    """Start everything and return its addresses; ``runs``: limit of concurrent flow runs.
+def up(home: Path = HOME, *, runs: int | None = None, env_file: Path = ENV_FILE) -> Site:
+    """Start everything and return its addresses; ``runs``: as of ``deploy.ensure_pool``.
 
     Sets Prefect's settings in this process's environment, so call it before importing Prefect. A
     second bring-up of ``home`` waits for the first. Raises UserError with the process that it
@@ -301,7 +301,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m flows.local", description=main.__doc__)
     parser.add_argument("--recipe", default="quickstart")
     parser.add_argument("--overrides", default="{}", help="JSON object of dotted paths to values")
-    parser.add_argument("--runs", type=int, default=1, help="limit of concurrent flow runs")
+    parser.add_argument("--runs", type=int, help="limit of concurrent flow runs")
     return parser.parse_args(arguments)
 
 

@@ -17,7 +17,7 @@ from schemas.errors import UserError
 
 def add_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--runs", type=int, default=1, help="limit of concurrent runs (default: %(default)s)"
+        "--runs", type=int, help="limit of concurrent runs (default: as it is, 1 at first)"
     )
     parser.add_argument(
         "--port",

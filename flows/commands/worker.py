@@ -25,7 +25,7 @@ KINDS = ("process", "kubernetes")
 
 def add_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--runs", type=int, default=1, help="limit of concurrent runs (default: %(default)s)"
+        "--runs", type=int, help="limit of concurrent runs (default: as it is, 1 at first)"
     )
     parser.add_argument(
         "--type",
@@ -50,7 +50,7 @@ def _worker(options: argparse.Namespace) -> int:
     return 0
 
 
-def prepare(*, runs: int, kind: str, job_template: Path | None) -> list[str]:
+def prepare(*, runs: int | None, kind: str, job_template: Path | None) -> list[str]:
     """Wait for the server, then create pool and automations and deploy the recipes; return their
     names.
 
