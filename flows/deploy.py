@@ -46,7 +46,8 @@ OWN_TAG = "own-recipe"  # of ``deploy_own``: no bring-up touches them
 EVOLVE = "model"  # the deployment of flow ``evolve``
 RETRAIN_SLUG = "retrain"  # of the schedule of a recipe that has the section ``retrain``
 # Locations of data, models and devices, passed to runs with their values at deployment. No secrets:
-# a deployment is stored in the server's database, unlike the worker's environment.
+# a deployment is stored in the server's database, unlike the worker's environment; nor the server's
+# address, which may be another by the time of a run.
 PASSED_ON = (
     "CUDA_VISIBLE_DEVICES",
     "GSM8K_DIR",
@@ -107,11 +108,10 @@ def ensure_automations(client: SyncPrefectClient, path: Path = AUTOMATIONS) -> N
             client.create_automation(wanted)
 
 
-def deploy_all(environment: dict[str, str] | None = None) -> list[str]:
+def deploy_all() -> list[str]:
     """Deploy the recipes of ``RECIPES``, as ``deploy_recipes`` does, and the flow ``evolve``;
     return their names."""
-    names = deploy_recipes(rl_pipeline, retrain, environment=environment)
-    return [*names, deploy_evolve(evolve, environment=environment)]
+    return [*deploy_recipes(rl_pipeline, retrain), deploy_evolve(evolve)]
 
 
 def deploy_recipes(
@@ -119,16 +119,14 @@ def deploy_recipes(
     retraining: Flow[..., Any],
     *,
     recipes: Path = RECIPES,
-    environment: dict[str, str] | None = None,
 ) -> list[str]:
     """Deploy every recipe, and remove the deployments of recipes that are gone; return the names.
 
     ``retraining``: the flow that those with a section ``retrain`` are deployed of, too.
-    ``environment``: variables of each run, besides those of ``PASSED_ON`` that are set here. A
-    schedule that was switched off stays off. Runs work in ``ROOT``: after moving a checkout, deploy
-    again. Raises UserError for a section ``retrain`` that cannot be used.
+    A schedule that was switched off stays off. Runs work in ``ROOT``: after moving a checkout,
+    deploy again. Raises UserError for a section ``retrain`` that cannot be used.
     """
-    variables = _variables(environment)
+    variables = _variables()
     names = recipe_names(recipes)
     retrained = [name for name in names if read_tree(name, recipes).get("retrain") is not None]
     with get_client(sync_client=True) as client:
@@ -150,7 +148,6 @@ def deploy_own(
     path: Path,
     retraining: Flow[..., Any] | None = None,
     *,
-    environment: dict[str, str] | None = None,
     root: Path = ROOT,
 ) -> str:
     """Deploy the recipe file ``path`` of a user's; return the deployment's name, its recipe's.
@@ -168,7 +165,7 @@ def deploy_own(
             " it another name"
         )
     modules = os.pathsep.join(filter(None, (str(path.parent), os.environ.get("PYTHONPATH"))))
-    variables = {**_variables(environment), "PYTHONPATH": modules}
+    variables = {**_variables(), "PYTHONPATH": modules}
     with get_client(sync_client=True) as client:
         for deployed in (flow, retraining):
             if deployed is not None:
@@ -193,18 +190,17 @@ def _refuse_another(existing: DeploymentResponse | None, flow_name: str, path: P
     )
 
 
-def deploy_evolve(flow: Flow[..., Any], *, environment: dict[str, str] | None = None) -> str:
+def deploy_evolve(flow: Flow[..., Any]) -> str:
     """Deploy the flow ``evolve``, whose parameters name model and recipe; return the deployment's
     name. Its runs work in ``ROOT``, one after the other."""
     said = "A model improves its answers to a recipe's problems over rounds."
-    _apply(flow, ROOT, _variables(environment), name=EVOLVE, description=said)
+    _apply(flow, ROOT, _variables(), name=EVOLVE, description=said)
     return EVOLVE
 
 
-def _variables(environment: dict[str, str] | None) -> dict[str, str]:
-    """Return ``environment`` with those of ``PASSED_ON`` that are set here."""
-    passed_on = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
-    return {**(environment or {}), **passed_on}
+def _variables() -> dict[str, str]:
+    """Return those of ``PASSED_ON`` that are set here."""
+    return {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
 
 
 def _deploy(

@@ -55,13 +55,13 @@ class Site:
         return f"http://{services.HOST}:{self.port}"
 
 
-def settings(home: Path, port: int) -> dict[str, str]:
-    """Return the environment that server, worker, flow runs and clients share.
+def client_settings(home: Path, port: int) -> dict[str, str]:
+    """Return the environment that server, worker, flow runs and clients share, with the server's
+    password, which must not be stored in a database.
 
-    It contains no secret: a deployment's copy is stored in the server's database. PREFECT_HOME
-    alone would leave results and the memo store in the user's home. Results are JSON, since
-    unpickling would run code of anyone who can write the directory. Heartbeats are sent every 30 s:
-    the automation that closes dead runs allows four times that.
+    PREFECT_HOME alone would leave results and the memo store in the user's home. Results are JSON,
+    since unpickling would run code of anyone who can write the directory. Heartbeats are sent every
+    30 s: the automation that closes dead runs allows four times that.
     """
     return {
         "PREFECT_HOME": str(home),
@@ -79,12 +79,8 @@ def settings(home: Path, port: int) -> dict[str, str]:
         "PREFECT_LOGGING_EXTRA_LOGGERS": "rlcore",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         **OFF,
+        "PREFECT_API_AUTH_STRING": password(home),
     }
-
-
-def client_settings(home: Path, port: int) -> dict[str, str]:
-    """Return ``settings`` with the server's password, which must not be stored in a database."""
-    return settings(home, port) | {"PREFECT_API_AUTH_STRING": password(home)}
 
 
 def server_settings(home: Path, port: int) -> dict[str, str]:
@@ -186,7 +182,7 @@ def up(home: Path = HOME, *, runs: int | None = None, env_file: Path = ENV_FILE)
             deploy.ensure_pool(client, runs)
             worker = _ensure_worker(home, environment)
             deploy.ensure_automations(client)
-        deploy.deploy_all(settings(home, server.port))
+        deploy.deploy_all()
         is_there = lambda: flow_runs.worker_reported(worker.started_at)  # noqa: E731
         services.wait_ready(home, worker, is_there, WORKER_DEADLINE_S, what="the Prefect worker")
         return Site(home, server.port, tuple(recipe_names(RECIPES)))

@@ -187,8 +187,7 @@ def _with_own(site: local.Site, paths: list[Path]) -> local.Site:
     from flows.deploy import deploy_own
     from flows.rl_pipeline import rl_pipeline
 
-    variables = local.settings(site.home, site.port)
-    own = [deploy_own(rl_pipeline, path, environment=variables) for path in paths]
+    own = [deploy_own(rl_pipeline, path) for path in paths]
     return replace(site, deployments=(*site.deployments, *own))
 
 

@@ -96,13 +96,12 @@ def deploy(options: argparse.Namespace) -> int:
     Raises UserError as ``load_recipe`` does, before anything is started.
     """
     section = load_recipe(str(options.recipe), directory=RECIPES).retrain
-    site = local.up()
+    local.up()
     from flows.deploy import deploy_own
     from flows.retrain import retrain
     from flows.rl_pipeline import rl_pipeline
 
-    variables = local.settings(site.home, site.port)
-    name = deploy_own(rl_pipeline, options.recipe, retrain, environment=variables)
+    name = deploy_own(rl_pipeline, options.recipe, retrain)
     folder = options.recipe.expanduser().resolve().parent
     print(f"Deployed rl-pipeline/{name}; its runs import modules from {folder}.")
     if section is not None:

@@ -23,6 +23,8 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.server.schemas.schedules import CronSchedule
 from prefect.utilities.callables import parameter_schema
 
+from flows import local
+from flows.cli import main
 from flows.deploy import (
     AUTOMATIONS,
     RETRAIN_SLUG,
@@ -101,10 +103,7 @@ def test_deployment_says_what_the_recipe_says(
 ) -> None:
     monkeypatch.setenv("GSM8K_DIR", "/data/gsm8k")
     monkeypatch.setenv("WANDB_API_KEY", "secret")
-    assert deploy_recipes(pipeline, retraining, recipes=recipes, environment={"A": "1"}) == [
-        "one",
-        "two",
-    ]
+    assert deploy_recipes(pipeline, retraining, recipes=recipes) == ["one", "two"]
     deployment = _read(client, "two")
     assert deployment.description == "What two does."
     assert deployment.parameters == {"recipe": "two", "overrides": {}}
@@ -112,7 +111,6 @@ def test_deployment_says_what_the_recipe_says(
     assert deployment.global_concurrency_limit.limit == 1
     assert deployment.concurrency_options.collision_strategy == "ENQUEUE"
     environment = deployment.job_variables["env"]
-    assert environment["A"] == "1"
     assert environment["GSM8K_DIR"] == "/data/gsm8k"
     assert "WANDB_API_KEY" not in environment, "a secret would be in the server's database"
     assert not deployment.schedules, "a recipe that is not retrained runs by hand only"
@@ -124,13 +122,12 @@ def test_evolve_has_a_deployment_that_takes_model_and_recipe(
     from flows.evolve import evolve
 
     monkeypatch.setenv("GSM8K_DIR", "/data/gsm8k")
-    assert deploy_evolve(evolve, environment={"A": "1"}) == "model"
-    deploy_evolve(evolve, environment={"A": "1"})
+    assert deploy_evolve(evolve) == "model"
+    deploy_evolve(evolve)
     deployment: Any = client.read_deployment_by_name("evolve/model")
     assert deployment.work_pool_name == POOL
     assert deployment.global_concurrency_limit.limit == 1
-    environment = deployment.job_variables["env"]
-    assert (environment["A"], environment["GSM8K_DIR"]) == ("1", "/data/gsm8k")
+    assert deployment.job_variables["env"]["GSM8K_DIR"] == "/data/gsm8k"
     fields = deployment.parameter_openapi_schema["properties"]
     assert {"model", "recipe", "split", "overrides"} <= set(fields)
     assert not deployment.schedules
@@ -279,6 +276,18 @@ def test_a_recipe_of_ones_own_stays_when_those_of_the_project_are_deployed_again
     (folder / "mine.yaml").write_text(yaml.safe_dump({**base, "name": "quickstart"}))
     with pytest.raises(UserError, match="name = 'quickstart' is that of a deployment of this"):
         deploy_own(pipeline, folder / "mine.yaml")
+
+
+def test_runs_of_ones_own_recipe_find_a_server_that_moved(
+    client: SyncPrefectClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their schedule outlives its port: only the worker knows the one of the day."""
+    base = yaml.safe_load((RECIPES / "_quickstart.yaml").read_text())
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**base, "name": "moved"}))
+    monkeypatch.setattr(local, "up", lambda: local.Site(tmp_path, 4200))
+    assert main(["deploy", str(tmp_path / "mine.yaml")]) == 0
+    stored = _read(client, "moved", "rl-pipeline").job_variables["env"]
+    assert not [name for name in stored if name.startswith("PREFECT_")]
 
 
 def test_a_second_recipe_of_a_name_does_not_replace_the_first(

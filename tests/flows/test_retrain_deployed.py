@@ -36,8 +36,7 @@ from flows.deploy import deploy_own
 from flows.retrain import retrain
 from flows.rl_pipeline import rl_pipeline
 recipe = Path(sys.argv[2])
-environment = local.settings(home, int(sys.argv[3]))
-deploy_own(rl_pipeline, recipe, retrain, environment=environment, root=recipe.parent)
+deploy_own(rl_pipeline, recipe, retrain, root=recipe.parent)
 """
 
 
@@ -96,9 +95,7 @@ def site(tmp_path: Path) -> Iterator[_Site]:
         server = services.find(home, "server")
         assert server is not None
         assert server.port is not None
-        done = python(
-            DEPLOY, str(home), str(recipe), str(server.port), extra={"PYTHONPATH": str(ROOT)}
-        )
+        done = python(DEPLOY, str(home), str(recipe), extra={"PYTHONPATH": str(ROOT)})
         assert done.returncode == 0, done.stderr
         url = client_settings(home, server.port)["PREFECT_API_URL"]
         own: Any = {PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: password(home)}
