@@ -16,8 +16,9 @@ The pipeline's own loop runs in this process, without Prefect, Ray or vLLM; each
 has a blocking variant ``train_with_*_sync``, which also works where an event loop runs (notebooks).
 Rewards are called on the event loop of the caller, one after the other, or side by side where they
 are coroutines; training continues in a thread, so the loop stays responsive. Cancelling (Ctrl-C)
-ends the run after the iteration under way. With an ``output_dir`` the same call continues where one
-that was cancelled or killed stopped, and one that ended returns at once what it came to.
+ends the run after the iteration, or the step on preferences, under way. With an ``output_dir`` the
+same call continues where one that was cancelled or killed stopped, and one that ended returns at
+once what it came to.
 """
 
 import asyncio
@@ -114,7 +115,7 @@ def _trainer(config_type: type[C]):  # its type is that of the function that it 
             sources={"reward_fn": reward_fn, "verifier_fn": verifier_fn},
             tracking=_tracking(use_wandb, wandb_project),
         )
-        return await _in_thread(job, on_metrics)
+        return await _on_rewards(job, on_metrics)
 
     train_with.__name__ = train_with.__qualname__ = name
     return train_with
@@ -159,8 +160,8 @@ async def _on_preferences(
             f"train_with_{config_type.algorithm} takes a {config_type.__name__} and config is a"
             f" {type(chosen).__name__}; give one of those"
         )
-    return await asyncio.get_running_loop().run_in_executor(
-        None, train_preferences, model_name, preferences, chosen, output_dir
+    return await _in_thread(
+        lambda check: train_preferences(model_name, preferences, chosen, output_dir, check)
     )
 
 
@@ -194,7 +195,7 @@ async def train_reasoning_with_dapo(
         reward_offset=-1.0,
         tracking=_tracking(use_wandb, wandb_project),
     )
-    return await _in_thread(job, on_metrics)
+    return await _on_rewards(job, on_metrics)
 
 
 def _job(
@@ -238,11 +239,8 @@ class _Cancelled(Exception):
     """The caller no longer waits."""
 
 
-async def _in_thread(job: Job, on_metrics: OnMetrics | None) -> Trained:
-    """Train in a thread; the loop under way serves the rewards meanwhile."""
-    cancelled = threading.Event()
-
-    def run() -> Trained:
+async def _on_rewards(job: Job, on_metrics: OnMetrics | None) -> Trained:
+    def run(check: Callable[[], None]) -> Trained:
         with ExitStack() as stack:
             trackers: list[Tracker] = []
 
@@ -260,12 +258,23 @@ async def _in_thread(job: Job, on_metrics: OnMetrics | None) -> Trained:
                 trackers[0].log(metrics, step=iteration, stage="rl")
                 if on_metrics is not None:
                     on_metrics(iteration, metrics)
-                if cancelled.is_set():
-                    raise _Cancelled
+                check()
 
             return train(replace(job, on_start=on_start, on_metrics=report))
 
-    training = asyncio.get_running_loop().run_in_executor(None, run)
+    return await _in_thread(run)
+
+
+async def _in_thread(run: Callable[[Callable[[], None]], Trained]) -> Trained:
+    """Train in a thread; the loop under way serves the rewards meanwhile. ``run`` is given what
+    ends it, by an exception, once nobody waits for it."""
+    cancelled = threading.Event()
+
+    def check() -> None:
+        if cancelled.is_set():
+            raise _Cancelled
+
+    training = asyncio.get_running_loop().run_in_executor(None, run, check)
     try:
         return await asyncio.shield(training)
     except asyncio.CancelledError:

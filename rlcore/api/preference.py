@@ -7,7 +7,7 @@ call continues at its newest checkpoint: its key is a digest of all that decides
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -88,12 +88,13 @@ def train_preferences(
     preferences: Sequence[Mapping[str, Any]],
     config: PreferenceConfig,
     output_dir: str | None,
+    check: Callable[[], None],
 ) -> Trained:
     """Train ``model_name`` on ``preferences``; return (model, tokenizer, curves by TRL's names).
 
-    ``output_dir`` keeps rows, recipe, model and checkpoints. Raises UserError for what cannot work
-    or does not fit this machine and for the ``output_dir`` of another call, and LeaseError while
-    another process trains into it.
+    ``output_dir`` keeps rows, recipe, model and checkpoints. ``check``, called after each step,
+    ends the run by an exception. Raises UserError for what cannot work or does not fit this machine
+    and for the ``output_dir`` of another call, and LeaseError while another process trains into it.
     """
     lines = _lines(preferences)
     folder = None if output_dir is None else Path(output_dir)
@@ -108,7 +109,7 @@ def train_preferences(
         (root / RECIPE).write_text(write_yaml(recipe.model_dump(mode="json")), encoding="utf-8")
         policy = store.find_or_discard(POLICY, key, logger.warning)
         if policy is None:
-            policy = _trained(recipe, store, key, source, name=model_name)
+            policy = _trained(recipe, store, key, source, check, name=model_name)
         publish(store.directory(policy), root)
         model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
         table = stage_metrics(store, key).sort("step")
@@ -202,7 +203,13 @@ def _key(recipe: Recipe, model: Path, rows: str) -> str:
 
 
 def _trained(
-    recipe: Recipe, store: ArtifactStore, key: str, source: Path, *, name: str
+    recipe: Recipe,
+    store: ArtifactStore,
+    key: str,
+    source: Path,
+    check: Callable[[], None],
+    *,
+    name: str,
 ) -> ArtifactRef:
     section = recipe.preference
     assert section is not None, "the recipe has the section"
@@ -233,6 +240,7 @@ def _trained(
                 check_start(progress.metrics, recipe.model.dtype)
             loss = progress.metrics[f"{PREFERENCE}/loss"]
             logger.info("step %d/%d  loss %.4f", progress.step, progress.total, loss)
+            check()
 
         training.run(on_step, log=logger.warning)
         training.publish(batches.validation())

@@ -1,11 +1,19 @@
 """DPO and KTO from Python: plain rows in, a model out; refusals, and a call that continues."""
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flows.training import DPOConfig, KTOConfig, train_with_dpo_sync, train_with_kto_sync
+from flows.training import (
+    DPOConfig,
+    KTOConfig,
+    train_with_dpo,
+    train_with_dpo_sync,
+    train_with_kto_sync,
+)
 from rlcore.learner.learner import Learner
 from schemas.errors import UserError
 from tests.rlcore.api.tiny import write_tiny_model
@@ -82,6 +90,29 @@ def test_the_same_call_continues_and_a_finished_one_trains_nothing(
     assert (tmp_path / "out" / "model" / "config.json").is_file()
     for name, tensor in expected.state_dict().items():
         assert tensor.equal(again.state_dict()[name]), name
+
+
+def test_cancelling_ends_the_run_after_its_step(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's stop button waited for the whole training."""
+    steps, whole, begun = 0, Learner.step, threading.Event()
+
+    def counted(learner: Learner, *arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        begun.set()
+        return whole(learner, *arguments)
+
+    async def main() -> None:
+        run = asyncio.create_task(train_with_dpo(tiny, PAIRS, DPOConfig(**{**SMALL, "epochs": 99})))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        run.cancel()
+        await run
+
+    monkeypatch.setattr(Learner, "step", counted)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+    assert steps < 99
 
 
 @pytest.mark.parametrize(
