@@ -107,10 +107,10 @@ def train_preferences(
         _require_same_call(store, key, root)
         (root / ROWS).write_text(lines, encoding="utf-8")
         (root / RECIPE).write_text(write_yaml(recipe.model_dump(mode="json")), encoding="utf-8")
-        policy = store.find_or_discard(POLICY, key, logger.warning)
-        if policy is None:
-            policy = _trained(recipe, store, key, source, check, name=model_name)
-        publish(store.directory(policy), root)
+        ended = store.find_or_discard(POLICY, key, logger.warning)
+        policy = ended or _trained(recipe, store, key, source, check, name=model_name)
+        if ended is None or not (root / MODEL_FOLDER).exists():  # it may be its user's by now
+            publish(store.directory(policy), root)
         model, tokenizer = load_pretrained(store.directory(policy) / MODEL_FOLDER)
         table = stage_metrics(store, key).sort("step")
         metrics = table.group_by("name", maintain_order=True).agg("value").iter_rows()

@@ -357,7 +357,7 @@ def base_model(name: str, source: Path, scratch: Path) -> Path:
 def publish(made: Path, root: Path) -> None:
     """Copy model and adapter of a policy to ``root``; an earlier one is removed only after the new
     one is in place. A copy, since what is in the store must not change with it."""
-    for name in (MODEL_FOLDER, ADAPTER_FOLDER):
+    for name in (ADAPTER_FOLDER, MODEL_FOLDER):  # the model last: it tells that both are there
         partial = root / f".{name}.partial"
         if (made / name).is_dir():
             shutil.rmtree(partial, ignore_errors=True)

@@ -85,9 +85,11 @@ def test_the_same_call_continues_and_a_finished_one_trains_nothing(
     assert len(kept) == len(PAIRS), "which data made the model can be read later"
     with pytest.raises(UserError, match="holds a call with other arguments"):
         train_with_dpo_sync(tiny, PAIRS[:30], config, str(tmp_path / "out"))
+    (tmp_path / "out" / "model" / "mine").touch()
     again, *_ = train_with_dpo_sync(tiny, PAIRS, config, str(tmp_path / "out"))
     assert steps == 7 + total - 6
     assert (tmp_path / "out" / "model" / "config.json").is_file()
+    assert (tmp_path / "out" / "model" / "mine").is_file(), "the user may have worked on it"
     for name, tensor in expected.state_dict().items():
         assert tensor.equal(again.state_dict()[name]), name
 
