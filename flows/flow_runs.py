@@ -6,6 +6,7 @@ Where a command asks for a run, a server that does not answer ends in a UserErro
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from uuid import UUID
 
 import psutil
@@ -45,7 +46,10 @@ def find_run(name: str) -> FlowRun:
     Raises UserError with the runs there are when none or several match.
     """
     runs = _read()
-    found = runs[:1] if name == LATEST else [run for run in runs if _is_called(run, name)]
+    if name == LATEST:  # the server puts those for later first
+        found = [run for run in runs if not _is_for_later(run)][:1]
+    else:
+        found = [run for run in runs if _is_called(run, name)]
     if len(found) == 1:
         return found[0]
     what = "several runs" if found else "no run"
@@ -59,6 +63,11 @@ def find_run(name: str) -> FlowRun:
 def folder_of(run: FlowRun) -> str:
     """Return the name of the run's folder below ``runs/``."""
     return run_directory(run.parameters.get("recipe", run.name), str(run.id)).name
+
+
+def _is_for_later(run: FlowRun) -> bool:
+    due = run.expected_start_time
+    return run.state_type is StateType.SCHEDULED and due is not None and due > datetime.now(UTC)
 
 
 def _is_called(run: FlowRun, name: str) -> bool:

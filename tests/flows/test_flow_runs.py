@@ -1,11 +1,12 @@
 """A run is found by the names that a person has at hand."""
 
 import subprocess
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.states import Running
+from prefect.states import Running, Scheduled
 
 from flows.flow_runs import find_run, states, whole
 from schemas.errors import UserError
@@ -23,6 +24,20 @@ def test_a_run_is_found_by_folder_id_and_as_the_latest(prefect_server: str) -> N
         assert find_run(name).id == run.id
     with pytest.raises(UserError, match=r"no run of the Prefect server match 'gone'; .*second-"):
         find_run("gone")
+
+
+def test_the_latest_run_is_none_that_is_for_later(prefect_server: str) -> None:
+    """`rl-pipeline stop latest` cancelled next week's run and let that of today go on."""
+    pipeline = flow(name="rl-pipeline", flow_run_name="of-today")(lambda: None)
+    pipeline()
+    due = datetime.now(UTC)
+    with get_client(sync_client=True) as client:
+        later = Scheduled(scheduled_time=due + timedelta(days=7))
+        next_week = client.create_flow_run(pipeline, name="next-week", state=later)
+        assert find_run("latest").name == "of-today"
+        assert find_run(str(next_week.id)).name == "next-week"
+        client.create_flow_run(pipeline, name="waits", state=Scheduled(scheduled_time=due))
+    assert find_run("latest").name == "waits", "for its worker"
 
 
 def test_the_pipeline_of_a_retraining_ends_with_the_retraining(prefect_server: str) -> None:
