@@ -15,6 +15,7 @@ from uuid import UUID
 from httpx import TransportError
 from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
+from prefect.states import Running
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 POLL_S = 2.0
 
 GRACE_S = 1.0  # from the state Cancelling to its hooks, in one process
+NO_HEARTBEAT = "no heartbeat for 120 s: its process is gone"  # as flows/automations.yaml says it
 
 
 _ending = threading.Event()
@@ -86,6 +88,10 @@ def _watch(run_id: UUID) -> None:
             time.sleep(POLL_S)
             try:
                 state = client.read_flow_run(run_id).state
+                if state is not None and state.message == NO_HEARTBEAT:
+                    # The machine slept: this process is here, and could not be stopped otherwise.
+                    client.set_flow_run_state(run_id, Running())
+                    continue
             except (TransportError, PrefectHTTPStatusError):  # a server that is away asks nothing
                 continue
             # Where a signal came first, another would interrupt what Prefect does about it, and

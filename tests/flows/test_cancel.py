@@ -12,15 +12,21 @@ from threading import Thread
 from uuid import UUID
 
 import pytest
+import yaml
+from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
     FlowRunFilterParentFlowRunId,
 )
+from prefect.runtime import flow_run
+from prefect.states import Crashed
 
 from flows import local
+from flows.cancelling import with_cancelling
 from flows.cli import main
+from flows.paths import AUTOMATIONS
 from rlcore.store.artifacts import ArtifactStore
 from tests.conftest import HOME
 from tests.flows.small_run import INLINE, ROOT, SMALL
@@ -103,6 +109,27 @@ def _stop(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "has ended (cancelled); there is nothing to stop" in capsys.readouterr().err
     main(["runs", "--runs", str(runs), "--format", "json"])
     assert json.loads(capsys.readouterr().out)[0]["state"] == "cancelled"
+
+
+def test_a_run_that_slept_with_its_machine_is_running_again(prefect_server: str) -> None:
+    """On waking the server took it for dead, and ``stop`` refused it."""
+    (automation,) = yaml.safe_load(AUTOMATIONS.read_text())
+    (action,) = automation["actions"]
+    seen: list[str] = []
+
+    @flow(name="rl-pipeline")
+    def sleeper() -> None:
+        run_id = UUID(flow_run.id)
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(run_id, Crashed(message=action["message"]), force=True)
+            deadline = time.monotonic() + 60
+            while not seen or (seen[-1] != "Running" and time.monotonic() < deadline):
+                seen.append(str(client.read_flow_run(run_id).state_name))
+                time.sleep(0.1)
+
+    state = with_cancelling(sleeper)(return_state=True)
+    assert (seen[0], seen[-1]) == ("Crashed", "Running")
+    assert state.is_completed()
 
 
 IN_A_TERMINAL = """
