@@ -213,6 +213,7 @@ def _verl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     if table.data_source is None and not isinstance(values.get("data_source"), str):
         raise BadRow("no_data_source", "data_source is missing; set it here or on the source")
     known = ("prompt", "data_source", "reward_model", "ability", "extra_info")
+    style = reward.get("style") or "rule"  # verl's DAPO data: rule-lighteval/MATH_v2
     info = _object(values, "extra_info", "is not an object")
     return _row(
         table,
@@ -220,7 +221,7 @@ def _verl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
         prompt=_chat(table, values, "prompt", "user"),
         data_source=values.get("data_source"),
         ability=str(values.get("ability", "")),
-        reward_style=reward.get("style") or "rule",
+        reward_style="rule" if str(style).startswith("rule") else style,
         ground_truth=as_text(
             reward.get("ground_truth"), "reward_model.ground_truth", padded=table.padded
         ),

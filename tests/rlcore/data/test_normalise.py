@@ -40,6 +40,13 @@ def test_verl_rows_keep_what_the_reward_needs() -> None:
     assert json.loads(row.extra_info) == {"index": 7, "difficulty": 3}
 
 
+@pytest.mark.parametrize("style", [None, "rule-lighteval/MATH_v2"])
+def test_a_style_that_names_its_rule_is_a_rule(style: str | None) -> None:
+    """That of DAPO-Math-17k, which all its rows have."""
+    row = one({**VERL, "reward_model": {"style": style, "ground_truth": "5"}})
+    assert (row.reward_style, row.ground_truth) == ("rule", "5")
+
+
 def test_trl_prompt_and_completion_as_text_or_messages_are_one_demonstration() -> None:
     text = one({"prompt": USER["content"], "completion": ASSISTANT["content"]})
     chat = one({"prompt": [USER], "completion": [ASSISTANT]})
