@@ -127,7 +127,7 @@ class FileSource(Section):
         " begins, by name; $NAME is an environment variable"
     )
     split: Literal["train", "validation", "test"] = setting("train", "what its rows are for")
-    data_source: str | None = setting(None, "verl's name; null = the rows' own")
+    data_source: str | None = setting(None, "verl's name; null = the rows' own, else the path's")
     limit: int | None = setting(None, "first rows of each; null = all", ge=1)
     columns: Columns = setting(Columns(), "written as ours: its own")
 
@@ -141,7 +141,7 @@ class HubSource(Section):
     revision: str | None = setting(None, "commit to pin")
     hub_split: str = setting("train", "split name on the hub")
     split: Literal["train", "validation", "test"] = setting("train", "what its rows are for")
-    data_source: str | None = setting(None, "verl's name; null = the hub's name")
+    data_source: str | None = setting(None, "verl's name; null = the rows' own, else the hub's")
     limit: int | None = setting(None, "first rows; null = all", ge=1)
     columns: Columns = setting(Columns(), "written as ours: its own")
 

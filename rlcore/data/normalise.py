@@ -210,7 +210,7 @@ def _question(
 
 def _verl(table: RawTable, index: int, values: dict[str, Any]) -> Row:
     reward = _object(values, "reward_model", "is not an object of style and ground_truth")
-    if table.data_source is None and not isinstance(values.get("data_source"), str):
+    if not (table.data_source or table.fallback or isinstance(values.get("data_source"), str)):
         raise BadRow("no_data_source", "data_source is missing; set it here or on the source")
     known = ("prompt", "data_source", "reward_model", "ability", "extra_info")
     style = reward.get("style") or "rule"  # verl's DAPO data: rule-lighteval/MATH_v2
@@ -276,12 +276,11 @@ def _conversation(
     columns: tuple[str, ...],
 ) -> Row:
     truth = as_text(values.get("ground_truth"), "ground_truth", padded=table.padded)
-    name = values.get("data_source")
     return _row(
         table,
         index,
         prompt=prompt,
-        data_source=name if isinstance(name, str) else None,
+        data_source=values.get("data_source"),
         solution=solution,
         scored=truth is not None or not solution,
         reward_style="rule" if truth is not None else "model",
@@ -296,10 +295,11 @@ def _row(
     index: int,
     *,
     prompt: list[Message],
-    data_source: str | None = None,
+    data_source: Any = None,
     **fields: Any,
 ) -> Row:
-    name = table.data_source or data_source or table.source.rsplit("/", 1)[-1]
+    own = data_source if isinstance(data_source, str) else None
+    name = table.data_source or own or table.fallback or table.source.rsplit("/", 1)[-1]
     return Row(table.source, index, table.split, table.split, name, prompt, **fields)
 
 

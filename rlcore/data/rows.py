@@ -31,10 +31,10 @@ REMEDIES = {
 class RawTable:
     """One file or hub split as read: ``rows`` as dicts, in order. ``source`` names it in errors.
 
-    ``data_source`` (verl's name of a task) overrides the rows' own; ``instruction`` is appended to
-    the questions of GSM8K, MATH and AIME. ``columns``: our names of columns -> those in ``rows``,
-    where they differ. ``padded``: null fields of structures may be there because other rows have
-    them, as in Parquet.
+    ``data_source`` (verl's name of a task) overrides the rows' own, and ``fallback`` is that of
+    rows without one, None: the file's name; ``instruction`` is appended to the questions of GSM8K,
+    MATH and AIME. ``columns``: our names of columns -> those in ``rows``, where they differ.
+    ``padded``: null fields of structures may be there because other rows have them, as in Parquet.
     """
 
     source: str
@@ -42,6 +42,7 @@ class RawTable:
     rows: list[dict[str, Any]]
     form: str | None = None
     data_source: str | None = None
+    fallback: str | None = None
     instruction: str = ""
     demonstrations: bool = True
     columns: Mapping[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@ content digests that cache keys have of them."""
 
 import io
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -134,12 +135,12 @@ def _table(source: ReadSource, split: str, file: str | None) -> RawTable:
     label = file or f"{hub_dataset(source)[0]}:{_hub_split(source, split)}"
     match source:
         case FileSource() | HubSource():
-            named = source.name if isinstance(source, HubSource) else None
             return RawTable(
                 label,
                 split,
                 [],
-                data_source=source.data_source or named,
+                data_source=source.data_source,
+                fallback=_shared_name(source, file),
                 columns=source.columns.named,
                 padded=file is None or format_of(file)[0] == PARQUET,
             )
@@ -158,6 +159,14 @@ def _table(source: ReadSource, split: str, file: str | None) -> RawTable:
         instruction=source.instruction,
         demonstrations=solved and split == "train",
     )
+
+
+def _shared_name(source: FileSource | HubSource, file: str | None) -> str | None:
+    """Return the hub's name, or what keys hold of a folder or pattern; None for a single file."""
+    if isinstance(source, HubSource):
+        return source.name
+    path = expanded_path(source.path, "data.sources.path")
+    return None if path == file else re.split(r"[-_.]*[*?[]", PurePath(path).name)[0] or "rows"
 
 
 def _rows(source: ReadSource, split: str, file: str | None, where: str) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 
 from flows.paths import RECIPES
 from rlcore.data.formats import is_pattern, matched_files
-from rlcore.data.read import peek
+from rlcore.data.read import peek, read_rows
 from rlcore.data.sources import check_unchanged, data_digests, source_files
 from rlcore.recipes.load import load_recipe
 from schemas.data import DataSection, FileSource
@@ -90,6 +90,27 @@ def test_a_folder_is_its_shards(tmp_path: Path) -> None:
     assert [f.rpartition("/")[2] for f in matched_files("memory://shards/", "x")] == [
         "part-0.jsonl.gz"
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("sums", "sums"),
+        ("sums/train-*.jsonl", "train"),
+        ("su*/*.jsonl", "rows"),
+        ("sums/train-[0-9]*", "train"),
+        ("sums/train-0.jsonl", "train-0.jsonl"),
+    ],
+)
+def test_shards_are_of_one_data_source(path: str, name: str, tmp_path: Path) -> None:
+    """Else each has metrics and a limit of prompts of its own."""
+    (tmp_path / "sums").mkdir()
+    for number in (0, 1):
+        write(tmp_path / "sums" / f"train-{number}.jsonl", [{"prompt": "?"}])
+    data = DataSection(sources=(FileSource(path=str(tmp_path / path)),))
+    rows = read_rows(data, seed=0)
+    assert {row.data_source for row in rows} == {name}
+    assert {Path(row.source).name for row in rows} <= {"train-0.jsonl", "train-1.jsonl"}
 
 
 @pytest.mark.parametrize(

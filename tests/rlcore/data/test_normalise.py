@@ -209,8 +209,22 @@ def test_aime_takes_integers_below_a_thousand(answer: object) -> None:
     assert [reject.reason for reject in rejects] == ["no_final_answer"]
 
 
-def test_the_sources_data_source_overrides_the_rows() -> None:
-    assert one(VERL, data_source="mine").data_source == "mine"
+@pytest.mark.parametrize(
+    ("row", "fields", "name"),
+    [
+        (VERL, {"data_source": "mine", "fallback": "hub"}, "mine"),
+        (VERL, {"fallback": "hub"}, "sums"),
+        ({**VERL, "data_source": None}, {"fallback": "hub"}, "hub"),
+        ({**VERL, "data_source": 3}, {"fallback": "hub"}, "hub"),
+        ({"prompt": "?", "task": "a"}, {"fallback": "h", "columns": {"data_source": "task"}}, "a"),
+        ({"prompt": "?"}, {"fallback": "hub"}, "hub"),
+        ({"prompt": "?"}, {}, "rows.jsonl"),
+    ],
+)
+def test_a_data_source_is_the_recipes_then_the_rows_then_the_hubs(
+    row: dict[str, Any], fields: dict[str, Any], name: str
+) -> None:
+    assert one(row, **fields).data_source == name
 
 
 def test_unknown_columns_are_named_beside_the_accepted_forms() -> None:
