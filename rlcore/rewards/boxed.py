@@ -22,6 +22,8 @@ _LONGEST_GAP = 40  # characters
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _THOUGHT = "</think>"
 _MARKER = re.compile(r"(?:####|answer\s*(?:is\b|:)|^A:)\s*:?", re.IGNORECASE | re.MULTILINE)
+# No line of marks alone, as ** of a bold marker, $$, --- or an opened fence.
+_SAYS = re.compile(r"(?!`{3,}[A-Za-z]*\Z).*(?:[A-Za-z0-9]|[^\x00-\x7f])")
 _HOPE = re.compile(r"\.\s*I hope it is correct\.?\s*\Z")  # Minerva's prompt, arXiv 2206.14858 D.2
 _SAID = re.compile(r"\b(?:is|are|gets?|equals?)\b:?", re.IGNORECASE)
 
@@ -85,9 +87,10 @@ def final_answers(response: str) -> list[str]:
     r"""Return the answer in ``response``: one text, several where boxes make one answer, or none.
 
     Of a response that ends in ``<answer>...</answer>`` it is within these tags. It is the last
-    ``\boxed{}``, else what follows the last "####", "A:" or "answer is/:", else the last line,
-    behind ``</think>``, from the last "is", "are", "get" or "equals" on. A last box that is not
-    closed, as where the limit of tokens cut it off, leaves no answer.
+    ``\boxed{}``, else the first line behind the last "####", "A:" or "answer is/:" that is no mark
+    alone (**, $$, ---, a fence), else the last line, behind ``</think>``, from the last "is",
+    "are", "get" or "equals" on. A last box that is not closed, as where the limit of tokens cut it
+    off, leaves no answer.
     """
     whole, response = response, _within_tags(response)
     if is_cut_off(response):
@@ -100,7 +103,7 @@ def final_answers(response: str) -> list[str]:
     if not lines:
         return []
     if marked:
-        return [_HOPE.sub("", lines[0])]
+        return [_HOPE.sub("", next(filter(_SAYS.match, lines), lines[0]))]
     if response is not whole and len(lines) > 1:  # of which none can be said to be the answer
         return ["; ".join(lines)]
     return [lines[-1][_end_of_last(_SAID, lines[-1]) :].strip() or lines[-1]]
