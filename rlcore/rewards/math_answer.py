@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from rlcore.rewards.boxed import final_answers, is_cut_off
+from rlcore.rewards.boxed import final_answers, is_cut_off, joined_boxes, last_boxed
 from rlcore.rewards.math_limits import MAX_CHARACTERS, too_much
 from rlcore.rewards.math_number import number_in, same_number
 from rlcore.rewards.math_text import GROUP, in_latex, split_outside
@@ -67,15 +67,22 @@ def scorer() -> Scorer:
             cut = is_cut_off(row.response)
             why = r"the last \boxed{ is not closed" if cut else "the response holds no answer"
             return Reward.no_answer(row, why)
-        right, why = _judge_together(answers, row.ground_truth)
+        right, why = _judge_together(answers, _answer_in(row.ground_truth))
         return Reward.of(row, float(right), right, detail=why, answer=", ".join(answers))
 
     return score
 
 
+def _answer_in(ground_truth: str) -> str:
+    r"""Return the answer in a ground truth: that of a worked solution is in its last box."""
+    boxed = last_boxed(ground_truth)
+    return ground_truth if boxed is None else ", ".join(joined_boxes(ground_truth) or [boxed])
+
+
 def check_truth(ground_truth: str) -> None:
     """Raise UserError for a ground truth that is no answer: without a letter or digit, or a whole
     solution in the form of GSM8K."""
+    ground_truth = _answer_in(ground_truth)
     if not any(character.isalnum() for character in ground_truth):
         raise UserError(f"the ground_truth {ground_truth[:80]!r} holds neither letter nor digit")
     if "####" in ground_truth:

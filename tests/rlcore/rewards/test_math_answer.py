@@ -78,6 +78,12 @@ CASES = [
     ("7", "Final Answer: The final answer is $8$. I hope it is 7.", False),
     ("7", r"\boxed{7\text{ apples}}", True),
     ("18", "16 - 3 = 13\nA: 18", True),
+    # A worked solution as the truth, as TRL's column "solution" of MATH and NuminaMath.
+    (r"Now $x^2=4$, so it is $\boxed{5\text{ cm}}$.", r"\boxed{5 cm}", True),
+    (r"Now $x^2=4$, so it is $\boxed{(1,2)}$.", "The answer is (1, 2).", True),
+    (r"Now $x^2=4$, so it is $\boxed{[1,2)}$.", r"\boxed{[1,2]}", False),
+    (r"He is from \boxed{\text{Paris}}.", "Answer: paris", True),
+    (r"\boxed{3}? No, $x=\boxed{1}$ or $x=\boxed{2}$.", r"$\boxed{2}$ and $\boxed{1}$", True),
     # Marks on lines of their own, between the words and the answer.
     ("42", "**Final Answer:**\n\n42", True),
     ("42", "**Answer:**\n41\n42", False),
