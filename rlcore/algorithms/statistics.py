@@ -49,19 +49,17 @@ def avg_at_k(correct: Sequence[bool]) -> float:
     return sum(correct) / len(correct)
 
 
-def majority(answers: Sequence[str | None]) -> int | None:
-    """Return the index of the first sample with the winning answer; None when no sample has an
-    answer.
+def is_majority_right(correct: Sequence[bool], answers: Sequence[str | None]) -> bool:
+    """Return maj@k of one prompt: whether the winner of its samples' extracted ``answers``, in the
+    order sampled, is correct.
 
-    ``answers`` are the extracted answers in the order sampled; None (no answer) never wins, however
-    frequent. A tie goes to the answer that was sampled first. maj@k is whether the returned sample
-    is correct, and False for None.
+    Correct samples vote for one answer, as 1/2 and 0.5 do, which both are the truth; the others by
+    their text. None (no answer) never wins, however frequent, and a tie goes to the answer that was
+    sampled first.
     """
-    counts = Counter(answer for answer in answers if answer is not None)
-    if not counts:
-        return None
-    most = max(counts.values())
-    return next(i for i, a in enumerate(answers) if a is not None and counts[a] == most)
+    both = zip(correct, answers, strict=True)
+    votes = Counter(right or answer for right, answer in both if answer is not None)
+    return bool(votes) and votes.most_common(1)[0][0] is True
 
 
 def wilson(successes: int, n: int) -> Estimate:

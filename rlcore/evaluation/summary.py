@@ -34,7 +34,7 @@ from rlcore.algorithms.statistics import (
     Estimate,
     avg_at_k,
     bootstrap_mean,
-    majority,
+    is_majority_right,
     pass_at_k,
     wilson,
 )
@@ -131,12 +131,7 @@ def _of_samples(
             k == n,  # each prompt's value is then 0 or 1: a share of prompts
         )
     if with_verdict.filter(pl.col("correct") & pl.col("answer").is_null()).is_empty():
-        yield _over(f"sampled/maj@{n}", prompts, _is_majority_right, True)
-
-
-def _is_majority_right(correct: list[bool], answers: list[str | None]) -> bool:
-    index = majority(answers)
-    return index is not None and correct[index]
+        yield _over(f"sampled/maj@{n}", prompts, is_majority_right, True)
 
 
 def _over(

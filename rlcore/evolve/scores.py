@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from rlcore.algorithms.statistics import avg_at_k, majority
+from rlcore.algorithms.statistics import avg_at_k, is_majority_right
 from rlcore.evaluation.summary import GroupMetric, results_table
 from rlcore.evolve.prompts import best, scored_text
 from rlcore.evolve.rounds import Round, remembered
@@ -119,9 +119,7 @@ def _of_independent(drawn: pl.DataFrame) -> Iterator[GroupMetric]:
     checked = drawn.filter(pl.col("correct").is_not_null())
     grouped = checked.group_by("uid", maintain_order=True).agg("correct", "answer")
     prompts = list(grouped.select("correct", "answer").iter_rows())
-    won = [
-        (index := majority(answers)) is not None and correct[index] for correct, answers in prompts
-    ]
+    won = [is_majority_right(*prompt) for prompt in prompts]
     samples = checked.height
     yield _share(f"independent/maj@{count}", pl.Series(won, dtype=pl.Boolean), samples)
     means = np.array([avg_at_k(correct) for correct, _ in prompts], dtype=float)

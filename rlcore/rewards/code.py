@@ -92,7 +92,7 @@ def scorer(
         passed, why = _passed(runs_in, program, tests, limits, deadline, to_the_end=partial)
         right = passed == len(tests.inputs)
         share = passed / len(tests.inputs) if partial else float(right)
-        return Reward.of(row, share, right, detail=why, answer=program)
+        return Reward.of(row, share, right, detail=why)
 
     return score
 

@@ -7,7 +7,13 @@ from math import comb
 import numpy as np
 import pytest
 
-from rlcore.algorithms.statistics import avg_at_k, bootstrap_mean, majority, pass_at_k, wilson
+from rlcore.algorithms.statistics import (
+    avg_at_k,
+    bootstrap_mean,
+    is_majority_right,
+    pass_at_k,
+    wilson,
+)
 from schemas.errors import UserError
 
 
@@ -45,18 +51,23 @@ def test_avg_at_k() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "winner"),
+    ("answers", "right", "wins"),
     [
-        (["7", "3", "3"], 1),
-        (["3", "7", "7", "3"], 0),  # a tie goes to the answer drawn first
-        ([None, None, None, "5"], 3),  # no answer never wins
-        ([None, "4", "9"], 1),
-        ([None, None], None),
-        ([], None),
+        (["7", "3", "3"], "3", True),
+        (["7", "3", "3"], "7", False),
+        (["3", "7", "7", "3"], "3", True),  # a tie goes to the answer drawn first
+        (["3", "7", "7", "3"], "7", False),
+        ([None, None, None, "5"], "5", True),  # no answer never wins
+        ([None, "4", "9"], "4", True),
+        (["", "", "4"], "4", False),
+        (["7", "1/2", "7", "0.5", "1 / 2"], "1/2 0.5 1 / 2", True),  # one value in three writings
+        ([None, None], "", False),
+        ([], "", False),
     ],
 )
-def test_majority_and_its_tie_rule(answers: list[str | None], winner: int | None) -> None:
-    assert majority(answers) == winner
+def test_majority_and_its_tie_rule(answers: list[str | None], right: str, wins: bool) -> None:
+    correct = [bool(answer) and answer in right for answer in answers]
+    assert is_majority_right(correct, answers) is wins
 
 
 def test_wilson_matches_published_figures() -> None:

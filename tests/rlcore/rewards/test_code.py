@@ -42,7 +42,7 @@ def score(program: str, tests: Any, **options: Any) -> Reward:
 def test_all_tests_or_the_share_of_those_that_pass() -> None:
     right = score(SOLVES, SUMS)
     assert (right.outcome, right.score, right.correct, right.detail) == ("ok", 1.0, True, "")
-    assert right.answer == SOLVES
+    assert right.answer is None, "no two programs are one vote"
     some = "a, b = map(int, input().split()); print(3 if a == 1 else 11)"
     wrong = score(some, SUMS)
     assert (wrong.outcome, wrong.score, wrong.correct) == ("wrong", 0.0, False)
