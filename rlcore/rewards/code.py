@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 from rlcore.rewards.types import Reward, RewardRow, Scorer
@@ -29,11 +30,11 @@ _RELATIVE, _ABSOLUTE = 1e-5, 1e-8  # as numpy.allclose, where the expected outpu
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _NUMBER_CHARACTERS = 400
 _CALLER = """
+names = {**globals(), "__name__": "program", "__file__": "program.py"}
 import json, os, sys
 answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
 os.dup2(2, 1)
 given = json.load(sys.stdin)
-names = {"__name__": "program", "__file__": "program.py"}
 exec(compile(given["program"], "program.py", "exec"), names)
 owner = names.get("Solution")
 name = given["fn_name"]
@@ -41,6 +42,17 @@ function = getattr(owner(), name) if hasattr(owner, name) else names[name]
 answer.write(json.dumps(function(*given["arguments"])))
 answer.close()
 """
+# What programs in the style of LeetCode take for imported, as verl does for both kinds of test:
+# modules, and the names of the first, of which the later win but do not hide a builtin.
+_STARRED = ("typing", "bisect", "collections", "functools", "heapq", "itertools", "math")
+_MODULES = {*_STARRED, "copy", "random", "re", "string"}
+_NAMES = {
+    name: module.__name__
+    for module in map(import_module, _STARRED)
+    for name in getattr(module, "__all__", dir(module))
+    if not name.startswith("_") and name not in {*_MODULES, "pow"}
+}
+_DEEPEST = 3 * 10**5  # calls, as of a path of 2e5 nodes; without an end they end in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,13 +227,13 @@ def _passed(
     Those after a failed one are run only ``to_the_end``.
     """
     passed, why = 0, ""
-    for index, (given, expected) in enumerate(zip(tests.inputs, tests.outputs, strict=True)):
+    for index in range(len(tests.inputs)):
         left = replace(limits, seconds=min(limits.seconds, deadline - time.monotonic()))
         if left.seconds <= 0:
             failed = "not run, since the tests before it took the whole time of a row"
             to_the_end = False
         else:
-            failed = _failure(sandbox, program, tests.function, given, expected, left)
+            failed = _failure(sandbox, program, tests, index, left)
         if not failed:
             passed += 1
             continue
@@ -231,25 +243,30 @@ def _passed(
     return passed, why
 
 
-def _failure(
-    sandbox: Sandbox,
-    program: str,
-    function: str | None,
-    given: Any,
-    expected: Any,
-    limits: Limits,
-) -> str:
-    """Return why ``program`` fails one test, "" when it passes."""
-    if function is None:
-        ran = sandbox.run(program, stdin=given, limits=limits)
+def _failure(sandbox: Sandbox, program: str, tests: Cases, index: int, limits: Limits) -> str:
+    """Return why ``program`` fails a test, "" when it passes."""
+    given, expected, imports = tests.inputs[index], tests.outputs[index], _imports(program)
+    if tests.function is None:
+        # By itself, as a line "from __future__" must be the first.
+        run = f"{imports}\nexec(compile({program!r}, 'program.py', 'exec'))"
+        ran = sandbox.run(run, stdin=given, limits=limits)
         right = ran.succeeded and same_output(ran.stdout.decode(errors="replace"), expected)
     else:
-        call = {"program": program, "fn_name": function, "arguments": given}
-        ran = sandbox.run(_CALLER, stdin=json.dumps(call), limits=limits)
+        call = {"program": program, "fn_name": tests.function, "arguments": given}
+        ran = sandbox.run(imports + _CALLER, stdin=json.dumps(call), limits=limits)
         right = ran.succeeded and _same_json(ran.stdout, expected)
     if right:
         return ""
     return "wrong output" if ran.succeeded else _ending(ran, limits)
+
+
+def _imports(program: str) -> str:
+    """Return the imports of what ``program`` names of the standard library, since all of them would
+    double the time of a test."""
+    words = set(re.findall(r"\w+", program))
+    lines = [f"import {module}" for module in sorted(words & _MODULES)]
+    lines += [f"from {_NAMES[name]} import {name}" for name in sorted(words & _NAMES.keys())]
+    return "\n".join(["import sys", f"sys.setrecursionlimit({_DEEPEST})", *lines])
 
 
 def _same_json(said: bytes, expected: Any) -> bool:

@@ -65,6 +65,22 @@ def test_functions_are_called(program: str) -> None:
     assert score(program, ADDS).score == 1.0
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        "def add(a: int, b: Optional[int]) -> int: return reduce(int.__add__, deque([a, b]))",
+        "from __future__ import annotations\ndef add(a: Tree, b): return math.ceil(sqrt((a+b)**2))",
+        "@lru_cache(None)\ndef add(a, b): return 1 + add(a - 1, b) if a else b",
+        "def add(a, b, n=2500): return add(a, b, n - 1) if n else pow(a + b, 1, 99)",
+    ],
+)
+def test_programs_need_not_import_the_standard_library(program: str) -> None:
+    """Nor raise the limit of recursion, where verl scores them."""
+    assert score(program, ADDS).detail == ""
+    said = f"{program}\nprint(add(*map(int, input().split())))"
+    assert score(said, SUMS).detail == ""
+
+
 def test_results_wrapped_in_lists_as_in_apps() -> None:
     wrapped = {**ADDS, "outputs": [[3], [7]]}
     assert score("def add(a, b): return a + b", wrapped).score == 1.0
