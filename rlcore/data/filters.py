@@ -3,6 +3,7 @@ they say, which nobody would notice."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
@@ -77,11 +78,17 @@ def worded_rejects(rows: list[Row], data: DataSection) -> tuple[list[Row], list[
     if data.over_length not in ("drop", "error"):
         return rows, []
     most = data.max_prompt_tokens
-    long = [len(row.prompt_text.split()) > most for row in rows]
-    detail = f"more words than data.max_prompt_tokens = {most}"
-    pairs = list(zip(rows, long, strict=True))
-    kept = [row for row, over in pairs if not over]
-    return kept, [row.reject("over_length", detail) for row, over in pairs if over]
+    long = Refused("over_length", f"more words than data.max_prompt_tokens = {most}")
+    return _divided(rows, lambda row: long if len(row.prompt_text.split()) > most else None)
+
+
+def _divided(
+    rows: list[Row], refused: Callable[[Row], Refused | None]
+) -> tuple[list[Row], list[Reject]]:
+    """Return the rows that are not ``refused``, and a Reject for each other one."""
+    found = [(row, refused(row)) for row in rows]
+    rejects = [row.reject(why.reason, why.detail) for row, why in found if why]
+    return [row for row, why in found if not why], rejects
 
 
 def fit_prompts(
@@ -158,16 +165,19 @@ def special_token_rejects(
 ) -> tuple[list[Row], list[Reject]]:
     """Reject rows whose text contains a special token, which would open or end a turn."""
     tokens = special_tokens(tokenizer)
-    kept, rejects = [], []
-    for row in rows:
-        text = said(row.messages)
-        text += json.dumps(row.tools, ensure_ascii=False) if row.tools else ""
-        found = next((token for token in tokens if token in text), None)
-        if found is None:
-            kept.append(row)
-        else:
-            rejects.append(row.reject("special_token", f"the text holds the token '{found}'"))
-    return kept, rejects
+
+    def refused(row: Row) -> Refused | None:
+        shown = json.dumps(row.tools, ensure_ascii=False) if row.tools else ""
+        return refused_token(tokens, said(row.messages) + shown)
+
+    return _divided(rows, refused)
+
+
+def refused_token(tokens: Sequence[str], text: str) -> Refused | None:
+    """Return why ``text`` is refused where it holds one of the special ``tokens``."""
+    found = (token for token in tokens if token in text)
+    why = (Refused("special_token", f"the text holds the token '{token}'") for token in found)
+    return next(why, None)
 
 
 def _by_tools(
@@ -225,19 +235,14 @@ def unshown_rejects(tokenizer: "ChatTokenizer", rows: list[Row]) -> tuple[list[R
     shown is found out once per row of roles, with words in place of the contents; a template that
     refuses those says so of the rows themselves.
     """
-    found: dict[tuple[_Shape, bool], str] = {}
-    kept, rejects = [], []
-    for row in rows:
+    unshown = cache(partial(_unshown, tokenizer))
+
+    def refused(row: Row) -> Refused | None:
         shape = tuple((message["role"], REASONING[0] in message) for message in row.messages)
-        key = (shape, bool(row.tools))
-        if key not in found:
-            found[key] = _unshown(tokenizer, shape, has_tools=bool(row.tools))
-        if found[key]:
-            detail = f"the chat template does not show {found[key]}"
-            rejects.append(row.reject("not_shown", detail))
-        else:
-            kept.append(row)
-    return kept, rejects
+        what = unshown(shape, has_tools=bool(row.tools))
+        return Refused("not_shown", f"the chat template does not show {what}") if what else None
+
+    return _divided(rows, refused)
 
 
 def _unshown(tokenizer: "ChatTokenizer", shape: _Shape, *, has_tools: bool) -> str:

@@ -9,7 +9,8 @@ Forms, by their columns:
 - ``prompt``, ``responses`` and ``ranks``, 1 the best.
 - ``prompt``, ``completion`` and ``label``, TRL's for KTO: a single response, desirable or not.
 
-Text is a turn of the user in a prompt, of the assistant in a response.
+Text is a turn of the user in a prompt, of the assistant in a response, of the system in a column
+``system`` beside these.
 """
 
 import os
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rlcore.data.conversation import check_text_only, conversation_of
+from rlcore.data.conversation import check_text_only, conversation_of, tools_of
 from rlcore.data.rows import BadRow, Reject, check_rejects, said, shown
 from rlcore.data.sources import GSM8K, read_file
 from rlcore.data.split import content_uid, draw_of, last_for_validation
@@ -55,11 +56,9 @@ def ranked_row(row: dict[str, Any]) -> tuple[list[Message], list[tuple[str, int]
     asked = _prompt(row["prompt"]) if "prompt" in row else None
     chats, ranks = _ranked_chats(row)
     sides = [_divided(asked, chat) for chat in chats]
-    prompt = sides[0][0]
-    if any(_stripped(other) != _stripped(prompt) for other, _ in sides):
+    if any(_stripped(other) != _stripped(sides[0][0]) for other, _ in sides):
         raise BadRow("other_prompt", "its conversations differ before their last turn")
-    if not prompt or prompt[-1]["role"] in ("assistant", "system"):
-        raise BadRow("roles", "a prompt ends with a user's turn")
+    prompt = _whole(row, sides[0][0])
     replies = [_reply(turns) for _, turns in sides]
     scores = row.get("score_chosen"), row.get("score_rejected")
     tied = scores[0] is not None and scores[0] == scores[1]
@@ -98,9 +97,22 @@ def labelled_row(row: dict[str, Any]) -> tuple[list[Message], list[tuple[str, in
     prompt, turns = _divided(
         _prompt(row["prompt"]), _chat(row["completion"], "assistant", "completion")
     )
+    return _whole(row, prompt), [(_reply(turns), 1 if row["label"] else 2)]
+
+
+def _whole(row: dict[str, Any], prompt: list[Message]) -> list[Message]:
+    """Return ``prompt`` behind the system's turn that its row has in a column, unless it begins
+    with one."""
+    if not prompt and "prompt" not in row:
+        columns = ", ".join(row)
+        raise BadRow("missing", f"it has no prompt, but {columns}; rename one of them to prompt")
     if not prompt or prompt[-1]["role"] in ("assistant", "system"):
         raise BadRow("roles", "a prompt ends with a user's turn")
-    return prompt, [(_reply(turns), 1 if row["label"] else 2)]
+    if tools_of(row.get("tools")):
+        raise BadRow("tools", "it has tools, which responses are read without; leave such rows out")
+    if not row.get("system") or prompt[0]["role"] == "system":
+        return prompt
+    return _chat(row["system"], "system", "system") + prompt
 
 
 def _is_rank(rank: Any) -> bool:

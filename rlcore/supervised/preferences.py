@@ -10,12 +10,15 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.seeds import stream_seed
+from rlcore.data.filters import refused_token
+from rlcore.data.rows import said
 from rlcore.data.write import table_of
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
 from rlcore.models.chat import Message, Refused, encode_demonstrations
 from rlcore.models.packing import Sequences
 from rlcore.models.ragged import from_arrays, to_arrays
+from rlcore.models.tokenizer import special_tokens
 from rlcore.rollout.episodes import collect, in_order
 from rlcore.rollout.trajectories import Request, Trajectory, joined
 from rlcore.supervised.ranking import Place, Ranking
@@ -78,11 +81,14 @@ def encode(
 ) -> Preferences:
     """Tokenise ``rows`` by the chat template, as prompts and demonstrations are.
 
-    Rows that the template refuses are left out and counted by reason. Raises ``UserError`` where
-    they are a larger share than ``max_reject_fraction``, and where ``encode_demonstrations`` does.
+    Rows that the template refuses, or that hold a special token, are left out and counted by
+    reason. Raises ``UserError`` where they are a larger share than ``max_reject_fraction``, and
+    where ``encode_demonstrations`` does.
     """
     chats = [[*row.prompt, {"role": "assistant", "content": row.response}] for row in rows]
-    encoded = encode_demonstrations(tokenizer, chats, last_only=True)
+    whole = zip(chats, encode_demonstrations(tokenizer, chats, last_only=True), strict=True)
+    special = special_tokens(tokenizer)
+    encoded = [refused_token(special, said(chat)) or tokens for chat, tokens in whole]
     refused = [tokens for tokens in encoded if isinstance(tokens, Refused)]
     if len(refused) > max_reject_fraction * len(rows):
         raise UserError(
@@ -90,11 +96,8 @@ def encode(
             f" data.max_reject_fraction = {max_reject_fraction:g}, such as {refused[0].detail}"
         )
     left_out = Counter(tokens.reason for tokens in refused)
-    kept = [
-        (row, tokens)
-        for row, tokens in zip(rows, encoded, strict=True)
-        if not isinstance(tokens, Refused)
-    ]
+    both = zip(rows, encoded, strict=True)
+    kept = [(row, tokens) for row, tokens in both if not isinstance(tokens, Refused)]
     # the last turn's tokens are the last run of the mask, EOS included
     prompt_tokens = [len(t.loss_mask) - t.loss_mask[::-1].index(False) for _, t in kept]
     table = preferences_table(

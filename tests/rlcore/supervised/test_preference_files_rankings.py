@@ -80,6 +80,18 @@ FORMS: dict[str, tuple[dict[str, Any], list[dict[str, str]]]] = {
         {"prompt": str([ASKED]), "chosen": json.dumps(PARTS), "rejected": "3"},
         [ASKED],
     ),
+    "a system's column": (
+        {"system": "Be brief.", "prompt": "1+1?", "chosen": "2", "rejected": "3", "tools": "[]"},
+        [SYSTEM, ASKED],
+    ),
+    "a system's column beside its turn": (
+        {"system": "x", "prompt": [SYSTEM, ASKED], "chosen": "2", "rejected": "3"},
+        [SYSTEM, ASKED],
+    ),
+    "an empty system's column": (
+        {"system": "", "prompt": "1+1?", "responses": ["2", "3"], "ranks": [1, 2]},
+        [ASKED],
+    ),
     "ranked": ({"prompt": "1+1?", "responses": ["2", "3"], "ranks": [1, 2]}, [ASKED]),
     "ranked by floats, as a column with gaps has them": (
         {"prompt": "1+1?", "responses": ["2", "3"], "ranks": [1.0, 2.0]},
@@ -125,7 +137,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         },
         "one assistant turn that is not",
     ),
-    "no prompt": ({"chosen": "b", "rejected": "c"}, "a prompt ends with a user's turn"),
+    "no prompt": (
+        {"system": "a", "question": "a", "chosen": "b", "rejected": "c"},
+        "it has no prompt, but system, question, chosen, rejected; rename one of them to prompt",
+    ),
+    "an empty prompt": ({"prompt": [], "chosen": "b", **C}, "a prompt ends with a user's turn"),
+    "tools": ({"prompt": "a", "chosen": "b", **C, "tools": [{"name": "f"}]}, "it has tools, which"),
+    "a system's turn that is none": ({"prompt": "a", "chosen": "b", **C, "system": 3}, "neither"),
     "another prompt": (
         {"prompt": "2+2?", "chosen": [ASKED, said("2")], "rejected": [ASKED, said("3")]},
         "does not begin with the prompt",

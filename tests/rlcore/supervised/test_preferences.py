@@ -36,6 +36,17 @@ def test_test_prompts_among_preferences_of_a_file_are_told(tokenizer: Any, tmp_p
     assert contaminated(table, prompts[2:], "this policy") is None
 
 
+def test_responses_that_hold_a_special_token_are_left_out(tokenizer: Any, tmp_path: Path) -> None:
+    """Its text would be read as the token, and end the turn."""
+    pair = {"prompt": "1+1?", "chosen": f"2{tokenizer.eos_token}", "rejected": "3"}
+    path = write(tmp_path / "pairs.jsonl", [pair])
+    data = DataSection(sources=(FileSource(path="x.jsonl"),))
+    rows = read_preferences(FilePreferences(path=str(path)), data).rows
+    assert encode(rows, tokenizer).left_out == {"special_token": 1}
+    with pytest.raises(UserError, match=r"1 of 2 responses .* such as the text holds"):
+        encode(rows, tokenizer, max_reject_fraction=0.4)
+
+
 def test_responses_that_the_template_refuses_count_as_rejected(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
