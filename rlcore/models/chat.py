@@ -65,8 +65,8 @@ def encode_demonstrations(
     Every assistant turn, or with ``last_only`` the last message alone, carries loss, from the end
     of its generation prompt to the token that closes it (``closing_token``). Rows whose turns a
     template renders differently once more turns follow (rewrites history) have no such mask, and
-    are refused. Raises ``UserError`` when the template ends assistant turns without a stop token,
-    or the tokenizer does not encode piecewise.
+    are refused, as are those whose thoughts (``</think>``) it drops. Raises ``UserError`` when the
+    template ends assistant turns without a stop token, or the tokenizer does not encode piecewise.
     """
     closing = closing_or_eos(tokenizer)
     pieces = [_pieces(tokenizer, chat, tools, closing, last_only) for chat in demonstrations]
@@ -106,6 +106,9 @@ def _pieces(
             asked = rendered(tokenizer, chat[:at], tools, open_turn=False)
             return _why_apart(done, before, after, asked)
         turn = after[len(before) :]
+        thought = message["content"].rpartition("</think>")[0].rpartition("<think>")[2]
+        if thought.strip() not in turn:
+            return Refused("not_shown", "the chat template does not show the text before </think>")
         end = turn.rfind(closing)
         if end < 0:
             raise UserError(

@@ -123,6 +123,19 @@ def test_a_template_that_opens_a_turn_otherwise_is_named_as_that(
         assert f"writes this one as '<|user|>assistant\\n{shown}" in refused.detail
 
 
+@pytest.mark.parametrize("last_only", [True, False])
+def test_thoughts_that_the_template_drops_refuse_a_demonstration(templated, last_only) -> None:
+    """As the older templates of R1's distillates do; what is left is an answer without them."""
+    tokenizer = templated(STRIPS_THINK.replace("<think>\n", ""))
+    chats = [_chat("a", "<think>Two.</think>5"), _chat("a", "5"), _chat("a", "<think></think>5")]
+    refused, *kept = encode_demonstrations(tokenizer, chats, last_only=last_only)
+    assert isinstance(refused, Refused)
+    assert (refused.reason, "before </think>" in refused.detail) == ("not_shown", True)
+    assert [_trained(tokenizer, encoded) for encoded in kept] == [[f"5{EOS}"]] * 2
+    shown = encode_demonstrations(templated(CHATML), chats)
+    assert _trained(tokenizer, shown[0]) == [f"<think>Two.</think>5{EOS}"]
+
+
 def test_a_demonstration_that_begins_as_the_template_opens_is_trained(templated) -> None:
     tokenizer = templated(OPENS_THINK)
     (encoded,) = encode_demonstrations(tokenizer, [_chat("Tom", "<think>\n4</think>")])
