@@ -10,7 +10,7 @@ import yaml
 
 from rlcore.recipes.load import parse_override
 from rlcore.recipes.text import LONGEST, BoundedLoader
-from rlcore.verl.shell.expansion import Expansion, Text, shown
+from rlcore.verl.shell.expansion import Expansion, Text, Variables, shown
 from rlcore.verl.shell.parser import Body, Simple, parse
 from rlcore.verl.shell.script import read_script
 from schemas.errors import UserError
@@ -132,22 +132,20 @@ def _check_trainer(words: Sequence[str]) -> None:
 
 def _block(body: Body) -> list[Text] | None:
     """Return the words of a text that is settings only, line by line; None for a script."""
-    expansion = Expansion({}, os.environ, lambda piece: Text(f"$({piece.text})"))
+    variables: Variables = {name: Text(value) for name, value in os.environ.items()}
+    expansion = Expansion(variables, lambda piece: Text(f"$({piece.text})"))
     words: list[Text] = []
     for statement in body:
         if not isinstance(statement, Simple) or any(word.array for word in statement.words):
             return None
         found = [text for word in statement.words for text in expansion.fields(word)]
-        if "-m" in {text.value for text in found}:
+        values = [text.value for text in found]
+        if "-m" in values:
             return None
-        if len(body) > 1 and not all(_sets(text.value) for text in found):
+        if len(body) > 1 and not all("=" in v or v in MORE or v.startswith("~") for v in values):
             return None
         words += found
     return words
-
-
-def _sets(word: str) -> bool:
-    return "=" in word or word in MORE or word.startswith("~")
 
 
 def _read_overrides(

@@ -3,8 +3,8 @@ unknown."""
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from dataclasses import dataclass
 
 from rlcore.verl.shell.lexer import Arithmetic, LiteralText, Substitution, Variable, Word
 from schemas.errors import UserError
@@ -38,13 +38,12 @@ def shown(text: str) -> str:
     return flat if len(flat) <= SHOWN else f"{flat[:SHOWN]}..."
 
 
-def join(texts: Iterable[Text]) -> Text:
+def join(texts: Iterable[Text], between: str = "") -> Text:
     """Return the texts one after another; what is not known of one is not known of all."""
-    value = unknown = unset = ""
-    for text in texts:
-        value += text.value
-        unknown, unset = unknown or text.unknown, unset or text.unset
-    return Text(value, unknown, unset)
+    known = list(texts)
+    unknown = next((text.unknown for text in known if text.unknown), "")
+    unset = next((text.unset for text in known if text.unset), "")
+    return Text(between.join(text.value for text in known), unknown, unset)
 
 
 LARGEST = 2**63 - 1  # what the shell computes with; beyond it wraps around
@@ -90,30 +89,22 @@ def compute(expression: Text, lookup: Callable[[str], Text]) -> Text:
 BASH_X = "give the output of `bash -x` on the script instead"
 LONGEST = 1_000_000  # characters of one value, so that no script can fill the memory
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-Variables = MutableMapping[str, Value | None]  # None: unset, also where the environment has it
+Variables = MutableMapping[str, Value]  # those of the environment among them
 
 
 class Expansion:
-    """Expands words over ``variables`` and, where those lack a name, ``environment``.
+    """Expands words over ``variables``.
 
     ``substitute`` gives the output of ``$(...)``. The script is read without arguments, so ``"$@"``
     is nothing.
     """
 
-    def __init__(
-        self,
-        variables: Variables,
-        environment: Mapping[str, str],
-        substitute: Callable[[Substitution], Text],
-    ) -> None:
-        self.variables, self.environment, self.substitute = variables, environment, substitute
+    def __init__(self, variables: Variables, substitute: Callable[[Substitution], Text]) -> None:
+        self.variables, self.substitute = variables, substitute
 
     def text(self, word: Word) -> Text:
         """Return the word as one value, as in an assignment."""
-        return join(
-            replace(join(texts), value=" ".join(text.value for text in texts))
-            for texts, _ in self._chunks(word)
-        )
+        return join(join(texts, " ") for texts, _ in self._chunks(word))
 
     def fields(self, word: Word) -> list[Text]:
         """Return the words that a command gets for it: an array becomes several, nothing none."""
@@ -130,13 +121,6 @@ class Expansion:
                 solid = solid or quoted or bool(chunk.value)
         return [*done, join(parts)] if solid else done
 
-    def lookup(self, name: str) -> Value | None:
-        """Return the value of a variable, or None."""
-        if name in self.variables:
-            return self.variables[name]
-        found = self.environment.get(name)
-        return None if found is None else Text(found)
-
     def assign(self, word: Word) -> None:
         """Carry out the assignment ``word``: ``NAME=value``, ``NAME+=value`` or of an array."""
         first = word.pieces[0]
@@ -144,7 +128,7 @@ class Expansion:
         match = _ASSIGNMENT.match(first.text)
         assert match is not None
         name, adds = match[1], bool(match[2])
-        before = self.lookup(name) if adds else None
+        before = self.variables.get(name) if adds else None
         old = before if isinstance(before, tuple) else () if before is None else (before,)
         value: Value
         if word.array is not None:
@@ -176,7 +160,7 @@ class Expansion:
                         yield found, piece.quoted
 
     def _number(self, name: str) -> Text:
-        found = self.lookup(name)
+        found = self.variables.get(name)
         return found if isinstance(found, Text) else _unset(name)
 
     def _variable(self, variable: Variable) -> list[Text] | Word:
@@ -195,7 +179,7 @@ class Expansion:
         if variable.operator == "other":
             why = f"${{{name}...}} takes a part of a value, which is not read; write its value out"
             return [Text(f"${{{name}...}}", unknown=why)]
-        found = self.lookup(name)
+        found = self.variables.get(name)
         if variable.index in ("@", "*"):
             values = [] if found is None else list(found) if isinstance(found, tuple) else [found]
             return self._array(variable, values)
@@ -229,7 +213,7 @@ class Expansion:
         if operand is not None and not values and not variable.operator.endswith("?"):
             return operand
         if variable.index == "*" and variable.quoted:
-            return [replace(join(values), value=" ".join(value.value for value in values))]
+            return [join(values, " ")]
         return values
 
 

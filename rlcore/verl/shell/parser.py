@@ -144,11 +144,11 @@ class _Parser:
                 case "function":
                     statement = self._function()
                 case _:
-                    statement = self._loop(line)
+                    # A condition, or a variable and words: none of it is followed.
+                    statement = Block("loop", self._closed("do") + self._closed("done"), line)
             self._redirections()
             return statement
-        redirected = found in REDIRECTIONS
-        if found in _CLOSING or not (redirected or isinstance(self._token(), Word)):
+        if found in _CLOSING or not (found in REDIRECTIONS or isinstance(self._token(), Word)):
             raise self._unexpected()
         if self._operator(1) == "(" and self._operator(2) == ")":
             return self._function()
@@ -188,8 +188,7 @@ class _Parser:
         arms: list[tuple[Body, Body]] = []
         otherwise: Body = ()
         while True:
-            condition = self._closed("then")
-            arms.append((condition, self.body("elif", "else", "fi")))
+            arms.append((self._closed("then"), self.body("elif", "else", "fi")))
             found = self._next()
             if found is None:
                 raise self._unexpected("fi")
@@ -219,10 +218,6 @@ class _Parser:
             self._skip_lines()
         self.at += 1
         return Case(word, tuple(arms), line)
-
-    def _loop(self, line: int) -> Block:
-        head = self._closed("do")  # a condition, or a variable and words: none of it is followed
-        return Block("loop", head + self._closed("done"), line)
 
     def _function(self) -> Function:
         name = self._word().bare or ""

@@ -5,7 +5,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -97,7 +97,8 @@ def read_script(
 
     Raises UserError where only running the script could tell what that command gets.
     """
-    script = _Script(wanted, environment, {}, Reading())
+    variables: Variables = {name: Text(value) for name, value in environment.items()}
+    script = _Script(wanted, variables, Reading())
     with contextlib.suppress(_End):
         script.run(body)
     return script.reading
@@ -115,13 +116,12 @@ class _Script:
     def __init__(
         self,
         wanted: Callable[[Sequence[str]], bool],
-        environment: Mapping[str, str],
         variables: Variables,
         reading: Reading,
         captured: list[Text] | None = None,
     ) -> None:
-        self.wanted, self.environment, self.reading = wanted, environment, reading
-        self.expansion = Expansion(variables, environment, self._substitute)
+        self.wanted, self.reading = wanted, reading
+        self.expansion = Expansion(variables, self._substitute)
         self.functions: dict[str, Body] = {}
         self.steps = 0
         self.captured = captured  # the output so far, within $(...)
@@ -214,8 +214,7 @@ class _Script:
 
     def _simple(self, statement: Simple) -> bool | None:
         if statement.conditional:
-            words = [self.expansion.text(word) for word in statement.words]
-            return holds(words, conditional=True)
+            return holds([self.expansion.text(word) for word in statement.words], conditional=True)
         rest = list(statement.words)
         assigned: list[Word] = []
         while rest and assigns(rest[0]):
@@ -247,7 +246,7 @@ class _Script:
                 raise _Return
             case ["unset", *names]:
                 for name in names:
-                    self.expansion.variables[name] = None
+                    self.expansion.variables.pop(name, None)
                 return True
             case [name, *_] if name in SETS:
                 raise UserError(f"line {statement.line}: what '{name}' does is not read; {BASH_X}")
@@ -258,7 +257,9 @@ class _Script:
                 )
                 return None
             case [name, *_] if name in self.functions:
-                return self._call(name)
+                with contextlib.suppress(_Return):
+                    return self.run(self.functions[name])
+                return None
         return self._tell(fields, words)
 
     def _tell(self, fields: list[Text], words: list[str]) -> bool | None:
@@ -284,19 +285,12 @@ class _Script:
         self.reading.commands.append(fields)
         return None
 
-    def _call(self, name: str) -> bool | None:
-        try:
-            return self.run(self.functions[name])
-        except _Return:
-            return None
-
     def _substitute(self, piece: Substitution) -> Text:
         """Return the output of ``$(...)`` where it is known without running it."""
         written = f"$({shown(piece.text)})"
         captured: list[Text] = []
         inner = _Script(
             self.wanted,
-            self.environment,
             dict(self.expansion.variables),
             Reading(remarks=self.reading.remarks, began=self.reading.began),
             captured,
@@ -309,8 +303,7 @@ class _Script:
                 unknown=f"{written} (line {piece.line}) is known only where the script runs; write"
                 " its value out",
             )
-        value = " ".join(text.value for text in captured)
-        return replace(join(captured), value=value)
+        return join(captured, " ")
 
 
 def _dependent(body: Body, known: Sequence[str]) -> Simple | None:

@@ -12,11 +12,10 @@ def expansion() -> Expansion:
         {
             "a": Text("1"),
             "e": Text(""),
-            "gone": None,
+            "HOME": Text("/h"),
             "list": (Text("x"), Text("y z")),
             "none": (),
         },
-        {"HOME": "/h", "gone": "set outside"},
         lambda piece: Text(f"$({piece.text})", unknown="not run"),
     )
 
