@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -30,65 +31,6 @@ from schemas.artifacts import Manifest
 
 _TRIES = 3  # reads of a folder whose files others replace
 FORMAT = 1  # raise it when a column changes: files with another number count as absent
-
-
-class KeptFiles:
-    """The files of ``folder``, read and written through ``connection``."""
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-        self._connection, self._folder = connection, folder
-
-    def read(self, name: str, use: Callable[[str], None]) -> bool:
-        """Call ``use`` with the path of the newest whole file of ``name``; False where there is
-        none, or others replace it all the time. ``use`` is called again if it was replaced."""
-        for _ in range(_TRIES):
-            path = self._newest_whole(name)
-            if path is None:
-                return False
-            try:
-                use(str(path))
-            except duckdb.Error:  # replaced by another process since
-                continue
-            return True
-        return False
-
-    def keep(self, name: str, sql: str) -> None:
-        """Write the rows of ``sql`` as the file of ``name``, then remove those before it."""
-        partial = self._folder / f".{name}-{uuid4().hex}"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._connection.execute(
-                f"COPY ({sql}) TO {constant(str(partial))} (FORMAT parquet, COMPRESSION zstd)"
-            )
-            kept = self._folder / f"{name}-{FORMAT}-{_digest(partial)}.parquet"
-            files = list(self._folder.iterdir())
-            # rows_*: of versions to 0.2.0, which kept columns of tables, too
-            earlier = [p for p in files if _is_of(p.name, name) or p.name.startswith("rows_")]
-            os.replace(partial, kept)
-            for path in earlier:
-                if path not in (kept, partial):
-                    path.unlink(missing_ok=True)
-        except (OSError, duckdb.IOException):  # a read-only store, or a full disk
-            return
-
-    def _newest_whole(self, name: str) -> Path | None:
-        """Return the newest file whose name holds its digest; None where there is none."""
-        found: list[tuple[int, Path]] = []
-        try:
-            for path in self._folder.iterdir():
-                if path.suffix == ".parquet" and path.name.startswith(f"{name}-{FORMAT}-"):
-                    found.append((path.stat().st_mtime_ns, path))
-            for _, path in sorted(found, reverse=True):
-                if path.stem.rpartition("-")[2] == _digest(path):
-                    return path
-        except OSError:  # no folder, or a file that was replaced since
-            pass
-        return None
-
-
-def _is_of(file: str, name: str) -> bool:
-    """Return whether a file, or what a killed writer left of one, holds ``name``."""
-    return file.startswith((f"{name}-", f".{name}-"))
 
 
 def _digest(path: Path) -> str:
@@ -116,7 +58,7 @@ class Index:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, store: ArtifactReader) -> None:
         self._connection, self._store = connection, store
-        self.kept = KeptFiles(connection, store.index_folder)
+        self._folder = store.index_folder
         self._parsed: dict[str, Manifest] = {}  # by place: those that were read now
         self._checked: dict[tuple[str, str], tuple[str, str]] = {}
         self._new: list[dict[str, str]] = []  # rows of CHECKED
@@ -172,24 +114,52 @@ class Index:
                 [[f"{row['place']}/{row['name']}" for row in self._new]],
             )
             self._insert(CHECKED, self._new)
-            self.kept.keep(
-                CHECKED, f"FROM _store.{CHECKED} SEMI JOIN _store.{MANIFESTS} USING (place)"
-            )
+            self._keep(CHECKED, f"FROM _store.{CHECKED} SEMI JOIN _store.{MANIFESTS} USING (place)")
         if self._changed:
-            self.kept.keep(MANIFESTS, f"FROM _store.{MANIFESTS} WHERE stamp <> ''")
+            self._keep(MANIFESTS, f"FROM _store.{MANIFESTS} WHERE stamp <> ''")
 
     def _restore(self, name: str) -> None:
-        """Create the table ``name`` from the newest whole file that is kept, or empty."""
-        columns = ", ".join(_COLUMNS[name])
+        """Create the table ``name`` from the newest whole file that is kept; empty where there is
+        none, or others replace it all the time."""
+        columns = _COLUMNS[name]
+        for _ in range(_TRIES):
+            if (path := self._newest_whole(name)) is None:
+                break
+            with suppress(duckdb.Error):  # replaced by another process since
+                self._connection.execute(
+                    f"CREATE TABLE _store.{name} AS SELECT {', '.join(columns)}"
+                    " FROM read_parquet(?)",
+                    [str(path)],
+                )
+                return
+        types = ", ".join(f"{column} {_type(kind)}" for column, kind in columns.items())
+        self._connection.execute(f"CREATE TABLE _store.{name} ({types})")
 
-        def create(path: str) -> None:
+    def _keep(self, name: str, sql: str) -> None:
+        """Write the rows of ``sql`` as the file of ``name``, then remove those before it."""
+        partial = self._folder / f".{name}-{uuid4().hex}"
+        with suppress(OSError, duckdb.IOException):  # a read-only store, or a full disk
+            self._folder.mkdir(parents=True, exist_ok=True)
             self._connection.execute(
-                f"CREATE TABLE _store.{name} AS SELECT {columns} FROM read_parquet(?)", [path]
+                f"COPY ({sql}) TO {constant(str(partial))} (FORMAT parquet, COMPRESSION zstd)"
             )
+            kept = self._folder / f"{name}-{FORMAT}-{_digest(partial)}.parquet"
+            # .<name>-*: of killed writers; rows_*: of versions to 0.2.0, which kept tables' columns
+            ours = (f"{name}-", f".{name}-", "rows_")
+            earlier = [path for path in self._folder.iterdir() if path.name.startswith(ours)]
+            os.replace(partial, kept)
+            for path in earlier:
+                if path not in (kept, partial):
+                    path.unlink(missing_ok=True)
 
-        if not self.kept.read(name, create):
-            types = ", ".join(f"{column} {_type(kind)}" for column, kind in _COLUMNS[name].items())
-            self._connection.execute(f"CREATE TABLE _store.{name} ({types})")
+    def _newest_whole(self, name: str) -> Path | None:
+        """Return the newest file whose name holds its digest; None where there is none."""
+        with suppress(OSError):  # no folder, or a file that was replaced since
+            files = self._folder.glob(f"{name}-{FORMAT}-*.parquet")
+            for _, path in sorted(((p.stat().st_mtime_ns, p) for p in files), reverse=True):
+                if path.stem.rpartition("-")[2] == _digest(path):
+                    return path
+        return None
 
     def _insert(self, name: str, rows: list[dict[str, Any]]) -> None:
         """Append rows; as one JSON text, since an INSERT per row takes a thousand times as long."""
