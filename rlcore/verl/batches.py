@@ -53,11 +53,6 @@ def batch_sizes(run: VerlRun) -> tuple[int, int]:
     return prompts, prompts // mini
 
 
-def iteration_steps(run: VerlRun) -> int:
-    """Return the optimizer steps of one iteration."""
-    return batch_sizes(run)[1] * run.count(f"{ACTOR}.ppo_epochs", 1)
-
-
 def batches(run: VerlRun) -> dict[str, Any]:
     """Batch, mini-batch, micro-batch, and epochs as iterations."""
     prompts, mini_batches = batch_sizes(run)
@@ -130,14 +125,15 @@ def _train_rows(run: VerlRun) -> tuple[int, str]:
         return pl.scan_parquet(train).select(pl.len()).collect().item(), "counted"
     if not train:
         return GSM8K_ROWS, "GSM8K"
-    known = {file: _known_rows(file) for file in train}
-    for file, rows in known.items():
-        if rows is None:
+    counts = []
+    for file in dict.fromkeys(train):
+        known = [rows for name, rows in TRAIN_ROWS.items() if re.search(name, f"/{file.lower()}")]
+        if not known:
             raise UserError(
                 f"trainer.total_epochs needs the number of training rows and {file} is not"
                 " available to count them; pass --train-rows N, or set trainer.total_training_steps"
             )
-    counts = [rows for rows in known.values() if rows is not None]
+        counts.append(known[0])
     return sum(counts), " + ".join(f"{count:,}" for count in counts) + " by the files' names"
 
 
@@ -157,12 +153,6 @@ def _is_gsm8k(files: list[str]) -> bool:
 def _words(file: str) -> set[str]:
     """Return the words of a path, the home directory left out."""
     return set(re.findall(r"[a-z0-9]+", file.removeprefix(os.path.expanduser("~")).lower()))
-
-
-def _known_rows(file: str) -> int | None:
-    """Return the training rows of a public data set that the file is named after."""
-    path = f"/{file.lower()}"
-    return next((rows for name, rows in TRAIN_ROWS.items() if re.search(name, path)), None)
 
 
 _MODEL_PATH = "reward_model.model.path"
@@ -377,6 +367,5 @@ def bookkeeping(run: VerlRun) -> dict[str, Any]:
         run.note("trainer.save_freq <= 0: checkpoints stay on, as a killed run resumes there")
     if run.has("trainer.logger"):
         loggers = run.get("trainer.logger")
-        listed = loggers if isinstance(loggers, list) else [loggers]
-        ours["tracking.wandb"] = "wandb" in listed
+        ours["tracking.wandb"] = "wandb" in (loggers if isinstance(loggers, list) else [loggers])
     return ours

@@ -19,8 +19,7 @@ _CHARACTERS = 4  # of a token, about, in English
 
 def lengths(run: VerlRun) -> tuple[int, int]:
     """Return the longest prompt and the longest response, in tokens; verl's default is 512 each."""
-    prompt = run.count("data.max_prompt_length", 512)
-    return prompt, run.count("data.max_response_length", 512)
+    return run.count("data.max_prompt_length", 512), run.count("data.max_response_length", 512)
 
 
 def longest(run: VerlRun) -> int:
@@ -35,7 +34,7 @@ def longest(run: VerlRun) -> int:
 
 def environment(run: VerlRun) -> dict[str, Any]:
     """The environment, where we have one that does what the run's does; else how to write it."""
-    if not _has_turns(run):
+    if not (run.has(ENV_NAME) or run.flag(f"{TURNS}.enable")):
         for key in (PENALTY_SWITCH, PENALTY, STEPS):
             if run.has(key):
                 run.note(
@@ -53,12 +52,7 @@ def environment(run: VerlRun) -> dict[str, Any]:
         " counterpart"
     )
     _note_sizes(run)
-    ours = {"name": name, **section}
-    return {f"environment.{key}": value for key, value in ours.items()}
-
-
-def _has_turns(run: VerlRun) -> bool:
-    return run.has(ENV_NAME) or run.flag(f"{TURNS}.enable")
+    return {f"environment.{key}": value for key, value in {"name": name, **section}.items()}
 
 
 def _name(run: VerlRun) -> str | None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rlcore.verl.batches import iteration_steps
+from rlcore.verl.batches import batch_sizes
 from rlcore.verl.episodes import lengths
 from rlcore.verl.settings import ACTOR, MODEL, ROLLOUT, VerlRun
 from schemas.algorithm import ADVANTAGES
@@ -289,11 +289,10 @@ def optimizers(run: VerlRun) -> dict[str, Any]:
         if run.has(f"{theirs}.betas"):
             ours[f"{path}.betas"] = run.numbers(f"{theirs}.betas")
         style = "warmup_style" if run.has(f"{theirs}.warmup_style") else "lr_scheduler_type"
-        kind = run.choice(f"{theirs}.{style}")
-        ours[f"{path}.schedule.kind"] = kind
+        ours[f"{path}.schedule.kind"] = run.choice(f"{theirs}.{style}")
         steps = run.count(f"{theirs}.lr_warmup_steps", -1)
         if steps >= 0:
-            ticks = steps * iteration_steps(run)
+            ticks = steps * batch_sizes(run)[1] * run.count(f"{ACTOR}.ppo_epochs", 1)
             ours[f"{path}.schedule.warmup_steps"] = ticks
             run.note(f"{theirs}.lr_warmup_steps = {steps} iterations: {ticks} optimizer steps")
         else:

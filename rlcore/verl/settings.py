@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -135,11 +136,9 @@ class VerlRun:
     def number(self, key: str, default: float) -> float:
         """Return a number; text such as ``1e-6`` is one."""
         value = self.get(key, default)
-        try:
+        with suppress(TypeError, ValueError):  # reported below, with the key
             if not isinstance(value, bool):
                 return float(value)
-        except (TypeError, ValueError):
-            pass  # reported below, with the key
         raise UserError(f"{key} = {value!r} is not a number; set it to one")
 
     def count(self, key: str, default: int) -> int:

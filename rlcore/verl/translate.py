@@ -222,8 +222,7 @@ def translate(
                 run.note(f"{key}: {fate.remark}")
     title = name or _name(run)
     tree = _tree({"name": title, "description": "Translated from verl.", **paths})
-    only_evaluates = run.flag("trainer.val_only")
-    return Translation(tree, resolve_recipe(title, tree), notes, only_evaluates)
+    return Translation(tree, resolve_recipe(title, tree), notes, run.flag("trainer.val_only"))
 
 
 def _by_full_key(read: VerlSettings, notes: Notes) -> tuple[dict[str, Any], dict[str, str]]:
@@ -255,8 +254,7 @@ def render(translation: Translation) -> str:
     for title, items in parts.items():
         if items:
             lines += [f"# {title}", *(line for item in items for line in _comment(item))]
-    body = write_yaml(translation.tree, width=100)
-    return "\n".join([*lines, body])
+    return "\n".join([*lines, write_yaml(translation.tree, width=100)])
 
 
 def _comment(item: str) -> list[str]:
