@@ -32,6 +32,7 @@ from rlcore.report.write import PageSection
 from rlcore.results.folders import RUNS
 from rlcore.results.named_artifacts import model_path
 from rlcore.rewards.registry import code_digests
+from rlcore.rl.workers import Workers
 from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.versions import code_digest
 from schemas.artifacts import ArtifactRef
@@ -122,7 +123,8 @@ def open_evolve(
         lineage = with_origin(lineage, store, recipe, keys.played, keys.reads)
         with store.scratch() as scratch:
             source = with_file_names(recipe.model, source, scratch / MODEL_FOLDER)
-            with Session(recipe, source, stops.ids, split, log) as session:
+            with Workers(recipe, warn=log, log=log) as workers:
+                session = Session(recipe, source, stops.ids, split, workers, log)
                 found = store.find_or_discard(KIND, keys.result, log)
                 yield EvolveRun(recipe, store, keys, session, lineage, log, found)
 

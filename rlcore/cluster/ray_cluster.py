@@ -10,9 +10,9 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from rlcore.cluster.ray_hosts import (
     store_variables,
 )
 from rlcore.cluster.ray_processes import Continued, kept_secrets, rays_processes, without_secrets
-from rlcore.cluster.travel import NOTHING, Stored, Traveller, named
+from rlcore.cluster.travel import NOTHING, Traveller, named
 from rlcore.cluster.types import (
     Placement,
     WorkerDied,
@@ -79,15 +79,9 @@ class _Actor(Traveller):
         """Return the number of this process."""
         return os.getpid()
 
-    def call(
-        self,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        folders: Mapping[str, Stored] | None = None,
-    ) -> Any:
+    def call(self, *args: Any, **named: Any) -> Any:
         with redacting():
-            return super().call(method, args, kwargs, folders)
+            return super().call(*args, **named)
 
 
 def _require_ray(meanwhile: str) -> None:
@@ -127,39 +121,34 @@ def _report_progress(label: bytes, count: int, note: str) -> None:
         client.internal_kv_put(label, stored, True, _NAMESPACE, timeout=_KV_S)
 
 
+@dataclass(frozen=True, eq=False)
 class RayPending:
-    """One call in progress in an actor."""
+    """One call in progress in an actor; ``take`` returns the result of what the actor answered."""
 
-    def __init__(
-        self,
-        call_watch: CallWatch,
-        method: str,
-        reference: "ray.ObjectRef",
-        take: Callable[[Any], Any],
-    ) -> None:
-        """``take`` returns the result of what the actor answered."""
-        self._call_watch, self._method, self._reference = call_watch, method, reference
-        self._take = take
+    call_watch: CallWatch
+    method: str
+    reference: "ray.ObjectRef"
+    take: Callable[[Any], Any]
 
     def result(self, timeout_s: float) -> Any:
         """Wait for the call. An error of the call itself is raised unchanged."""
         deadline = time.monotonic() + timeout_s
         while True:
             left = max(0.0, deadline - time.monotonic())
-            if ray.wait([self._reference], timeout=min(left, LOOK_S))[0]:
-                self._call_watch.answered(self._method)
+            if ray.wait([self.reference], timeout=min(left, LOOK_S))[0]:
+                self.call_watch.answered(self.method)
                 return self._answer()
-            self._call_watch.look(self._method)
+            self.call_watch.look(self.method)
             if left <= LOOK_S:
                 raise WorkerTimeout(
-                    f"worker '{self._call_watch.name}' did not finish {self._method} within"
+                    f"worker '{self.call_watch.name}' did not finish {self.method} within"
                     f" {timeout_s:.0f} s; raise hardware.timeouts or look at its log in the Ray"
                     " session directory"
                 )
 
     def _answer(self) -> Any:
         try:
-            return self._take(ray.get(self._reference))
+            return self.take(ray.get(self.reference))
         except RayTaskError as error:  # before the others: it is of its cause's class too
             if isinstance(error.cause, UserError):
                 raise error.cause from None
@@ -170,44 +159,41 @@ class RayPending:
             raise self._died(error) from error
 
     def _died(self, reason: object) -> WorkerError:
-        name, method = self._call_watch.name, self._method
+        name, method = self.call_watch.name, self.method
         return logged(WorkerDied, f"worker '{name}' died during {method}: {reason}")
 
 
+@dataclass(eq=False)
 class RayWorker:
-    """Handle on one actor."""
+    """Handle on one actor. ``label``: in the environment of its process, and of those that it
+    starts, as ``LABEL``. ``hosts``: of the cluster, where they are several."""
 
-    def __init__(
-        self,
-        name: str,
-        actor: Any,
-        call_watch: CallWatch,
-        label: str,
-        placement: Placement,
-        hosts: RunHosts | None = None,
-    ) -> None:
-        """``label``: in the environment of its process, and of those that it starts, as
-        ``LABEL``. ``hosts``: of the cluster, where they are several."""
-        self.name, self.placement, self.stopped = name, placement, False
-        self._actor, self._call_watch, self._label = actor, call_watch, label
-        self._hosts = hosts
-        self._pid: ray.ObjectRef = actor.process.remote()
+    name: str
+    actor: Any
+    call_watch: CallWatch
+    label: str
+    placement: Placement
+    hosts: RunHosts | None = None
+    stopped: bool = False
+
+    def __post_init__(self) -> None:
+        self._pid: ray.ObjectRef = self.actor.process.remote()
 
     def start(self, method: str, *args: Any, **kwargs: Any) -> RayPending:
         """Queue ``method``; the actor serves calls in order."""
-        self._call_watch.begin(method)
+        self.call_watch.begin(method)
         folders, take = None, lambda answer: answer
-        if self._hosts is not None:
-            args, folders, take = self._hosts.carried(self.placement.host, method, args)
-        called = self._actor.call.remote(method, args, kwargs, folders)
-        return RayPending(self._call_watch, method, called, take)
+        if self.hosts is not None:
+            args, folders, take = self.hosts.carried(self.placement.host, method, args)
+        called = self.actor.call.remote(method, args, kwargs, folders)
+        return RayPending(self.call_watch, method, called, take)
 
     def stop(self) -> None:
         """Kill the actor's process, and on this host those that it has started: a process that
         was killed leaves them behind."""
         self.stopped = True
-        actor, labelled_ones = self.process(), labelled(LABEL, self._label)
-        ray.kill(self._actor, no_restart=True)
+        actor, labelled_ones = self.process(), labelled(LABEL, self.label)
+        ray.kill(self.actor, no_restart=True)
         # Of an actor that ends by our signal Ray tells the user that it died.
         psutil.wait_procs([actor] if actor else [], timeout=_KILL_S)
         end(labelled_ones)

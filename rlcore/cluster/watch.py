@@ -122,27 +122,26 @@ class Watch:
         return None
 
 
+@dataclass(eq=False)
 class CallWatch:
-    """Watches one worker while its calls are waited for."""
+    """Watches one worker while its calls are waited for.
 
-    def __init__(
-        self,
-        name: str,
-        sign: Callable[[], Sign | None],
-        require: Callable[[str], None] | None,
-        *,
-        stall_s: float,
-        here: bool = True,
-    ) -> None:
-        """``name``: of the worker. ``sign`` returns its newest sign. ``require`` raises
-        WorkerDied, with what it is given for the circumstances, when the cluster itself is gone,
-        or a host of it; None for one that is not looked at. ``here``: the worker is a process of
-        this host, which can be looked at."""
-        self.name = name
-        self._sign, self._require, self._here = sign, require, here
-        self._watch = Watch(stall_s, name)
-        self._looked = 0.0
-        self._has_looked = False
+    ``name``: of the worker. ``sign`` returns its newest sign. ``require`` raises WorkerDied, with
+    what it is given for the circumstances, when the cluster itself is gone, or a host of it; None
+    for one that is not looked at. ``here``: the worker is a process of this host, which can be
+    looked at.
+    """
+
+    name: str
+    sign: Callable[[], Sign | None]
+    require: Callable[[str], None] | None
+    stall_s: float
+    here: bool = True
+    _looked: float = 0.0
+    _has_looked: bool = False
+
+    def __post_init__(self) -> None:
+        self._watch = Watch(self.stall_s, self.name)
 
     def begin(self, method: str) -> None:
         """The worker starts a call.
@@ -158,7 +157,7 @@ class CallWatch:
         """A call has ended."""
         passed_s = time.monotonic() - self._looked
         if self._has_looked:  # a short call is not checked
-            self._watch.look(method, self._sign(), stopped=False, passed_s=passed_s)
+            self._watch.look(method, self.sign(), stopped=False, passed_s=passed_s)
             passed_s = 0.0
         self._watch.answered(method, passed_s=passed_s)
         self._looked, self._has_looked = time.monotonic(), False
@@ -171,15 +170,15 @@ class CallWatch:
             return
         self._looked, self._has_looked = now, True
         self._require_cluster(method)
-        sign = self._sign()
-        stopped = self._here and sign is not None and is_stopped(sign.pid)
+        sign = self.sign()
+        stopped = self.here and sign is not None and is_stopped(sign.pid)
         reason = self._watch.look(method, sign, stopped=stopped, passed_s=passed_s)
         if reason is not None:
             raise logged(WorkerHung, f"worker '{self.name}' {reason}, in {method}")
 
     def _require_cluster(self, method: str) -> None:
-        if self._require is not None:
-            self._require(f"worker '{self.name}' was in {method}")
+        if self.require is not None:
+            self.require(f"worker '{self.name}' was in {method}")
 
 
 def logged(kind: type[WorkerError], reason: str) -> WorkerError:

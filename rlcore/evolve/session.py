@@ -1,9 +1,10 @@
 """The model, the problems and the workers of one evolving; nothing starts before its first use."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -33,27 +34,17 @@ def with_turns(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"environment": played})
 
 
+@dataclass(eq=False)
 class Session:
     """Asks the model of the directory ``source``, whose turns end with ``stop_ids``, the problems
-    of ``split`` of ``recipe.data``."""
+    of ``split`` of ``recipe.data``; ``workers``: of ``recipe``."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        source: Path,
-        stop_ids: tuple[int, ...],
-        split: str,
-        log: Callable[[str], None],
-    ) -> None:
-        self._recipe, self._source, self._split, self._log = recipe, source, split, log
-        self._stop_ids = stop_ids
-        self._workers = Workers(recipe, warn=log, log=log)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._workers.__exit__(*failure)
+    recipe: Recipe
+    source: Path
+    stop_ids: tuple[int, ...]
+    split: str
+    workers: Workers
+    log: Callable[[str], None]
 
     @cached_property
     def prompts(self) -> pl.DataFrame:
@@ -62,7 +53,7 @@ class Session:
         Raises UserError as ``prepare`` and ``select_prompts`` do, and where no reward function
         scores a row.
         """
-        recipe = self._recipe
+        recipe = self.recipe
         prepared = prepare(
             recipe.data,
             tokenizer=self._tokenizer,
@@ -70,11 +61,10 @@ class Session:
             sft_max_tokens=None,
             environment=recipe.environment,
         )
-        self._log(prepared.sentence())
+        self.log(prepared.sentence())
         prompts = prepared.tables["prompts"]
-        if any(function.data_sources or function.styles for function in recipe.reward.functions):
-            check_covered(prompts, recipe.reward.functions)
-        return select_prompts(prompts, recipe.evolve.max_prompts, recipe.seed, self._split)
+        check_covered(prompts, recipe.reward.functions)
+        return select_prompts(prompts, recipe.evolve.max_prompts, recipe.seed, self.split)
 
     @cached_property
     def problems(self) -> list[Row]:
@@ -85,17 +75,17 @@ class Session:
 
     def agents(self) -> Agents:
         """Start the engines with the model's weights; return the agents that they are."""
-        recipe = self._recipe
-        engines = self._workers.engines(self._source)
+        recipe = self.recipe
+        engines = self.workers.engines(self.source)
         with activity(f"the load of {recipe.model.path}"):
-            load_model_directory(engines, self._source)
-        environments = self._workers.environments()
+            load_model_directory(engines, self.source)
+        environments = self.workers.environments()
         return Agents(
             section=recipe.evolve,
             seed=recipe.seed,
             engines=engines,
             tokenizer=self._tokenizer,
-            stop_ids=self._stop_ids,
+            stop_ids=self.stop_ids,
             prompts=self._asked,
             episodes=episodes_of(recipe, engines, environments, self._tokenizer),
         )
@@ -103,16 +93,16 @@ class Session:
     def score(self, rows: list[RewardRow]) -> list[Reward]:
         """Score by the recipe's reward functions; those that a model or an environment computes
         check no answer."""
-        return self._workers.rule_rewards().score(rows)
+        return self.workers.rule_rewards().score(rows)
 
     @cached_property
     def _tokenizer(self) -> "ChatTokenizer":
-        return model_tokenizer(self._recipe.model, self._source)
+        return model_tokenizer(self.recipe.model, self.source)
 
     @cached_property
     def _asked(self) -> AgentPrompts:
-        environments = self._workers.environments()
+        environments = self.workers.environments()
         tools = () if environments is None else environments.tools
         return AgentPrompts(
-            self._recipe.evolve, self._tokenizer, self._recipe.model.max_tokens, tools
+            self.recipe.evolve, self._tokenizer, self.recipe.model.max_tokens, tools
         )

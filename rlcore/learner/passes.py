@@ -18,23 +18,20 @@ from rlcore.learner.utilisation import TrainingCost
 from rlcore.models.packing import MicroBatch, Sequences, idle_micro_batch, pack
 
 
+@dataclass(frozen=True, eq=False)
 class Passes:
-    """Micro-batches and forward passes by ``spec``, for every head."""
+    """Micro-batches and forward passes by ``spec``, for every head.
 
-    def __init__(
-        self,
-        engine: TrainEngine | FrozenEngine,
-        spec: LearnerSpec,
-        device: str,
-        packing: PackingCheck,
-        cost: TrainingCost,
-        parallel: SequenceParallel | None = None,
-    ) -> None:
-        """``packing``: result of the packing check; with a leak, each row holds one document.
-        ``parallel``: what divides the tokens of a pass among ranks."""
-        self._engine, self._spec, self._device = engine, spec, device
-        self._packing, self._parallel = packing, parallel
-        self.cost = cost
+    ``packing``: result of the packing check; with a leak, each row holds one document.
+    ``parallel``: what divides the tokens of a pass among ranks.
+    """
+
+    engine: TrainEngine | FrozenEngine
+    spec: LearnerSpec
+    device: str
+    packing: PackingCheck
+    cost: TrainingCost
+    parallel: SequenceParallel | None = None
 
     def plan(self, terms: Sequence[Term]) -> StepPlan:
         """Return this rank's work for a step on ``terms``, agreed on with the other ranks.
@@ -42,7 +39,7 @@ class Passes:
         A function of the sequences alone.
         """
         for term in terms:
-            assert term.objective.head == self._spec.head, "a term is given to the model it is for"
+            assert term.objective.head == self.spec.head, "a term is given to the model it is for"
 
         def pack_rows(term: Term, kept: np.ndarray) -> list[MicroBatch]:
             return self.pack(
@@ -70,23 +67,23 @@ class Passes:
         """
         return pack(
             sequences,
-            micro_batch_tokens=self._spec.micro_batch_tokens,
+            micro_batch_tokens=self.spec.micro_batch_tokens,
             row_tokens=self._row_tokens,
             targets=targets,
             whole_groups=whole_groups,
             kept=kept,
-            one_per_row=self._packing.leaks,
-            share_prompts=self._packing.shares,
+            one_per_row=self.packing.leaks,
+            share_prompts=self.packing.shares,
         )
 
     def exchange(self, value: Any) -> list[Any]:
         """Return the (picklable) ``value`` of each share's first rank, in their order."""
-        return self._engine.exchange(value)[:: self._spec.sequence_parallel]
+        return self.engine.exchange(value)[:: self.spec.sequence_parallel]
 
     @property
     def _row_tokens(self) -> int | None:
-        flash = self._spec.attn_implementation.startswith("flash")
-        return self._spec.row_tokens or (self._spec.micro_batch_tokens if flash else None)
+        flash = self.spec.attn_implementation.startswith("flash")
+        return self.spec.row_tokens or (self.spec.micro_batch_tokens if flash else None)
 
     def outputs(
         self,
@@ -97,17 +94,17 @@ class Passes:
         full_kl: bool = False,
     ) -> TokenOutputs:
         """One forward pass; the keywords apply to a language model only."""
-        if self._parallel is None:
+        if self.parallel is None:
             return self._outputs(batch, temperature, entropy_grad, full_kl=full_kl)
-        mine, own = self._parallel.cut(batch)
+        mine, own = self.parallel.cut(batch)
         part = self._outputs(mine, temperature, entropy_grad, full_kl=full_kl)
 
-        parallel, places = self._parallel, self.tensor(own)
+        parallel, places = self.parallel, self.tensor(own)
 
         def whole(values: torch.Tensor, *, wanted: bool) -> torch.Tensor:
             return parallel.whole(values, places, len(batch.sources)) if wanted else values
 
-        is_lm = self._spec.head == "lm"
+        is_lm = self.spec.head == "lm"
         return TokenOutputs(
             whole(part.logprobs, wanted=is_lm),
             whole(part.entropy, wanted=is_lm and entropy_grad is not None),
@@ -126,10 +123,10 @@ class Passes:
         if batch.documents is not None and batch.continued is not None:
             inputs["documents"] = self.tensor(batch.documents)
             inputs["continued"] = self.tensor(batch.continued)
-        if self._spec.head == "value":
-            (values,) = self._engine.forward(**inputs)
+        if self.spec.head == "value":
+            (values,) = self.engine.forward(**inputs)
             return TokenOutputs(values=values)
-        logprobs, entropy, kl = self._engine.forward(
+        logprobs, entropy, kl = self.engine.forward(
             **inputs,
             target_ids=self.tensor(batch.target_ids),
             temperature=temperature,
@@ -172,7 +169,7 @@ class Passes:
 
     def tensor(self, array: np.ndarray) -> torch.Tensor:
         """Return ``array`` on the device."""
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def _fill(
         self,
@@ -194,9 +191,9 @@ class Passes:
     def _in_lockstep(self, batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         """Add idle passes where a forward pass is collective and another rank makes more: a rank
         that stopped early would leave the others waiting."""
-        if not self._engine.lockstep:
+        if not self.engine.lockstep:
             return list(batches)
-        num_passes = max(self._engine.exchange(len(batches)))
+        num_passes = max(self.engine.exchange(len(batches)))
         return [*batches, *[idle_micro_batch()] * (num_passes - len(batches))]
 
 
@@ -232,17 +229,13 @@ def over_steps(reports: Sequence[StepReport]) -> StepReport:
 
 
 def _merged(reports: Sequence[StepReport], of_means: Callable[[list[float]], float]) -> StepReport:
-    return StepReport(
-        _combine([report.means for report in reports], of_means),
-        _combine([report.maxes for report in reports], max),
-        _combine([report.counts for report in reports], sum),
-    )
+    def combined(kind: str, how: Callable[[list[float]], float]) -> dict[str, float]:
+        parts = [getattr(report, kind) for report in reports]
+        # A rank without work reports no means, so names differ between ranks.
+        names = dict.fromkeys(name for part in parts for name in part)
+        return {name: float(how([part[name] for part in parts if name in part])) for name in names}
 
-
-def _combine(parts: Sequence[dict[str, float]], how) -> dict[str, float]:
-    # A rank without work reports no means, so names differ between ranks.
-    names = dict.fromkeys(name for part in parts for name in part)
-    return {name: float(how([part[name] for part in parts if name in part])) for name in names}
+    return StepReport(combined("means", of_means), combined("maxes", max), combined("counts", sum))
 
 
 @dataclass(frozen=True, slots=True)

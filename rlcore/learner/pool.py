@@ -4,7 +4,7 @@ results are put back in order."""
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -81,6 +81,7 @@ class LearnerFuture(Generic[T]):
         return self._outcome.result()
 
 
+@dataclass(eq=False)
 class LearnerPool:
     """The ranks ``workers`` of one learner, in rank order, each holding a ``Learner``.
 
@@ -98,31 +99,22 @@ class LearnerPool:
     computes a part of the tokens.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[Worker],
-        *,
-        timeout_s: float = 1800.0,
-        start_s: float | None = None,
-        warn: Callable[[str], None] | None = None,
-        gpus: float = 0.0,
-        sequence_parallel: int = 1,
-    ) -> None:
-        self._workers = list(workers)
-        self._copies = sequence_parallel
-        self._timeout_s = timeout_s
-        self._start_s = start_s
-        self._warn = warn
-        self._saving: LearnerFuture[None] | None = None
-        self.gpus = gpus
+    workers: Sequence[Worker]
+    _: KW_ONLY
+    timeout_s: float = 1800.0
+    start_s: float | None = None
+    warn: Callable[[str], None] | None = None
+    gpus: float = 0.0
+    sequence_parallel: int = 1
+    _saving: LearnerFuture[None] | None = None
 
     def ready(self) -> None:
         """Wait until every rank is built; raises what a rank's constructor raised."""
-        if self._start_s is not None:
-            pendings = [worker.start("stamp") for worker in self._workers]
-            with activity(f"the start of {self._workers[0].name} and its ranks"):
-                self._collect("its start", pendings, self._start_s)
-            self._start_s = None
+        if self.start_s is not None:
+            pendings = [worker.start("stamp") for worker in self.workers]
+            with activity(f"the start of {self.workers[0].name} and its ranks"):
+                self._collect("its start", pendings, self.start_s)
+            self.start_s = None
 
     def logprobs(
         self, sequences: Sequences, temperature: float = 1.0, **options: Any
@@ -180,7 +172,7 @@ class LearnerPool:
     def save(self, directory: str | Path) -> LearnerFuture[None]:
         """``Learner.save``. Calls made meanwhile wait for it first: while a rank saves, its silence
         would count as that of the next call."""
-        wait = self._start("save", [(str(directory),)] * len(self._workers))
+        wait = self._start("save", [(str(directory),)] * len(self.workers))
         self._saving = LearnerFuture(lambda: wait()[0])
         return self._saving
 
@@ -198,12 +190,12 @@ class LearnerPool:
 
     def stop(self) -> None:
         """End every rank's process."""
-        for worker in self._workers:
+        for worker in self.workers:
             worker.stop()
 
     def _call(self, method: str, *same: Any) -> list[Any]:
         """Return what ``method`` returns on every rank, given the ``same`` arguments."""
-        return self._start(method, [same] * len(self._workers))()
+        return self._start(method, [same] * len(self.workers))()
 
     def _start(
         self, method: str, arguments: Sequence[tuple], **options: Any
@@ -217,22 +209,22 @@ class LearnerPool:
             self._saving = None
         pendings = [
             worker.start(method, *values, **options)
-            for worker, values in zip(self._workers, arguments, strict=True)
+            for worker, values in zip(self.workers, arguments, strict=True)
         ]
-        return lambda: self._collect(method, pendings, self._timeout_s)
+        return lambda: self._collect(method, pendings, self.timeout_s)
 
     def _start_shares(
         self, method: str, parts: Sequence[tuple], **options: Any
     ) -> Callable[[], list[Any]]:
         """``_start`` with the arguments of each share, whose ranks all get them; of the results
         each share's."""
-        copies = self._copies
+        copies = self.sequence_parallel
         wait = self._start(method, [part for part in parts for _ in range(copies)], **options)
         return lambda: wait()[::copies]
 
     @property
     def _num_shares(self) -> int:
-        return len(self._workers) // self._copies
+        return len(self.workers) // self.sequence_parallel
 
     def _collect(self, method: str, pendings: Sequence[Pending], timeout_s: float) -> list[Any]:
         """Return the results in rank order; the first rank to fail ends the wait for the others."""
@@ -243,8 +235,8 @@ class LearnerPool:
 
     def _shares(self, sequences: Sequences) -> list[np.ndarray]:
         """Return each share's indices of a batch; on the first one, warn of how it is packed."""
-        if self._warn is not None:
-            warn, self._warn = self._warn, None
+        if self.warn is not None:
+            warn, self.warn = self.warn, None
             if line := self._call("packing_warning")[0]:
                 warn(line)
         return balanced(sequences.lengths, sequences.groups, self._num_shares)

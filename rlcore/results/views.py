@@ -3,7 +3,7 @@ holds: of tables the contracts say it (``schemas/tables.py``)."""
 
 import re
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import duckdb
 
@@ -186,25 +186,23 @@ class _Holder:
     sha256: str
 
 
+@dataclass(eq=False)
 class Views:
     """Creates views in ``connection`` over what ``index`` has loaded."""
 
-    def __init__(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        index: Index,
-        on_damage: Callable[[str], None] | None,
-    ) -> None:
-        self._connection, self._index, self._on_damage = connection, index, on_damage
-        self._sources: dict[str, str] = {}  # table -> the relation of its rows, with their ``file``
-        self.paths: list[str] = []
+    connection: duckdb.DuckDBPyConnection
+    index: Index
+    on_damage: Callable[[str], None] | None
+    paths: list[str] = field(default_factory=list)
+    # Table -> the relation of its rows, with their ``file``.
+    _sources: dict[str, str] = field(default_factory=dict)
 
     def create(self, names: Set[str]) -> None:
         """Create the views in ``names`` (lower case), and all others, empty, where a statement asks
         what views there are; files of tables that are not needed are neither verified nor read."""
         listing = bool(names & _LISTING)
         for view, sql in _MANIFEST_VIEWS.items():
-            self._connection.execute(f"CREATE VIEW {view} AS {sql}")
+            self.connection.execute(f"CREATE VIEW {view} AS {sql}")
         needed = names & set(TABLES)
         if "trajectories" in names:
             needed |= set(JOINED)
@@ -217,10 +215,10 @@ class Views:
         if "trajectories" in names or listing:
             self._create_trajectories()
         if "runs" in names or listing:
-            self._connection.execute(_RUNS)
+            self.connection.execute(_RUNS)
 
     def _create_trajectories(self) -> None:
-        self._connection.execute(_CHILDREN)
+        self.connection.execute(_CHILDREN)
         shown = ["f.kind", "f.key", "f.records_key"]
         joins = ""
         for table in JOINED:
@@ -233,7 +231,7 @@ class Views:
                     f"{_FIRST_EPOCH.get(table, '')}"
                 )
             shown += [f"{table}.{column}" for column in columns]
-        self._connection.execute(
+        self.connection.execute(
             f"CREATE VIEW trajectories AS SELECT {', '.join(shown)}"
             f" FROM {self._sources['rollouts']} rollouts"
             f" JOIN _store.trajectory_files f ON f.file = rollouts.file{joins}"
@@ -243,7 +241,7 @@ class Views:
         """Return the holders of ``table`` whose columns mean what those we write do, where they
         have them."""
         current = schema_version(table)
-        rows = self._connection.execute(
+        rows = self.connection.execute(
             "SELECT m.place, m.kind, m.key, m.sha256, t.version, t.sha256"
             " FROM _store.manifests m, unnest(m.tables) AS u(t) WHERE t.name = ?"
             " ORDER BY m.kind, m.key",
@@ -260,20 +258,20 @@ class Views:
                 f" schema {others[0].version} and {current} is read; query them with the version"
                 " of this program that wrote them"
             )
-            if self._on_damage is None:
+            if self.on_damage is None:
                 raise UserError(problem)
-            self._on_damage(problem)
+            self.on_damage(problem)
         return [each for each in holders if read[each.version] is not None]
 
     def _create_table_view(self, table: str, holders: Sequence[_Holder]) -> None:
         """Create the view, and ``_store.<table>_files``: a row per file, by number, and whose it
         is."""
         paths = [
-            _plain(self._index.checked_file(h.place, h.content, f"{table}.parquet", h.sha256))
+            _plain(self.index.checked_file(h.place, h.content, f"{table}.parquet", h.sha256))
             for h in holders
         ]
         self.paths += paths
-        self._connection.execute(
+        self.connection.execute(
             f"CREATE TABLE _store.{table}_files AS"
             " SELECT unnest(range(len($files::VARCHAR[])))::INTEGER AS file,"
             " unnest($kinds::VARCHAR[]) AS kind, unnest($keys::VARCHAR[]) AS key,"
@@ -287,7 +285,7 @@ class Views:
         )
         self._sources[table] = self._rows(table, holders, paths)
         front = ", ".join(f"f.{name}" for name in holder(table))
-        self._connection.execute(
+        self.connection.execute(
             f"CREATE VIEW {table} AS SELECT {front}, t.* EXCLUDE (file)"
             f" FROM {self._sources[table]} t JOIN _store.{table}_files f USING (file)"
         )
@@ -295,7 +293,7 @@ class Views:
     def _rows(self, table: str, holders: Sequence[_Holder], paths: Sequence[str]) -> str:
         """Return the relation of a table's rows, with the number of the ``file`` of each. A column
         that a later version added is null in files of an earlier one."""
-        none = self._connection.from_arrow(arrow_schema(table).empty_table())
+        none = self.connection.from_arrow(arrow_schema(table).empty_table())
         none.create(f"_store.{table}_none")
         parts = [f"SELECT NULL::INTEGER AS file, * FROM _store.{table}_none"]
         versions: dict[str | None, list[str]] = {}
