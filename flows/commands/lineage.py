@@ -9,7 +9,6 @@ from rlcore.results.lineage import Node, Trace, fold, trace
 from rlcore.results.named_artifacts import subject
 from rlcore.results.provenance import MICRO_BATCH_TOKENS, RESHARDED, TRUSTS
 
-FORMATS = ("table", "json")
 COLUMNS = ("depth", "role", "kind", "key", "count", "rows", "sha256", "finding")
 SHOWN = 12  # digits of a digest
 ITERATIONS = "iterations"  # kind of the records of RL
@@ -36,7 +35,7 @@ def add_lineage(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=FORMATS,
+        choices=("table", "json"),
         default="table",
         help="json: every artifact, the recipe's text, code and inputs (default: %(default)s)",
     )

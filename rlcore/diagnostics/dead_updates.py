@@ -37,8 +37,7 @@ def _share(*kinds: str, of_none: float | None) -> Callable[[Stream], float | Non
 
 def _cut_off(stream: Stream) -> float:
     """Share of the responses that were cut off and are left out of the loss for it."""
-    left_out = stream.recipe.rl.algorithm.mask_truncated
-    return stream.now.get(TRUNCATED, 0.0) if left_out else 0.0
+    return stream.now.get(TRUNCATED, 0.0) if stream.recipe.rl.algorithm.mask_truncated else 0.0
 
 
 def _actor_says(stream: Stream) -> str:

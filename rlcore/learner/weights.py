@@ -91,8 +91,7 @@ class LearnerWeights:
 
     def digest(self) -> str:
         """Return the digest of the whole state, on every rank. Hashes once per change."""
-        known = self._known or self._hashed(self._on_first_rank())
-        return combined_digest(known)
+        return combined_digest(self._known or self._hashed(self._on_first_rank()))
 
     def share(self, kept: int) -> tuple[str, dict[str, str]]:
         """Write the state where other processes read it, over the oldest where ``kept`` are there;

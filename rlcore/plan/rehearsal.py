@@ -80,8 +80,7 @@ def rehearse(recipe: Recipe, *, trains: bool = True, call_judges: bool = False) 
             raise
         found = _rehearsed(recipe, None, trains)  # the first rows may be unlike the others
     tables = [found.prepared.tables[name] for name in ("prompts", "demonstrations")]
-    doubts = call_functions(recipe, *tables, call_judges=call_judges)
-    return replace(found, doubts=tuple(doubts))
+    return replace(found, doubts=tuple(call_functions(recipe, *tables, call_judges=call_judges)))
 
 
 def at_hand(recipe: Recipe) -> list[str] | None:

@@ -54,8 +54,7 @@ def figures(tried: Tried) -> list[RewardFigure]:
         "seconds": rows.select(median=seconds.median(), max=seconds.max()).row(0, named=True),
     }
     if differing := _signals(rows):
-        signal = sum(differing) / len(differing)
-        parts["groups"] = {"prompts": len(differing), "signal": signal}
+        parts["groups"] = {"prompts": len(differing), "signal": sum(differing) / len(differing)}
     if len(verdicts := rows["correct"].drop_nulls().cast(pl.Float64)):
         parts["correct"] = {"verdicts": len(verdicts), "accuracy": verdicts.mean()}
     return found + [

@@ -331,5 +331,4 @@ def _findings(
 
 
 def _minute(when: str, later_s: float = 0.0) -> str:
-    moment = datetime.fromisoformat(when) + timedelta(seconds=later_s)
-    return f"{moment:%Y-%m-%d %H:%M}"
+    return f"{datetime.fromisoformat(when) + timedelta(seconds=later_s):%Y-%m-%d %H:%M}"

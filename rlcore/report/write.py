@@ -148,8 +148,7 @@ def parts(facts: Facts, folder: Path, keep: Callable[[str, bytes], str]) -> Iter
     if facts.evaluation is not None:
         yield told("evaluation", "Each checkpoint on held-out prompts.")
     if facts.completions is not None:
-        why = "Prompts of the test split and what each checkpoint answers."
-        yield told("completions", why)
+        yield told("completions", "Prompts of the test split and what each checkpoint answers.")
     if facts.pairs:
         yield told("compared", "Answers that a judge compared, and which it prefers.")
     if facts.export:

@@ -63,8 +63,7 @@ def record_recipe(store: ArtifactStore, recipe: Recipe, lineage: Lineage) -> Art
 
 def record_code(store: ArtifactStore, lineage: Lineage) -> ArtifactRef:
     """Keep which commit and libraries the code of ``lineage`` was, as ``code/<digest of both>``."""
-    about = {"fingerprint": lineage.code_fingerprint, **code_state()}
-    text = json.dumps(about, indent=2) + "\n"
+    text = json.dumps({"fingerprint": lineage.code_fingerprint, **code_state()}, indent=2) + "\n"
     key = hashlib.sha256(text.encode()).hexdigest()
     return _keep(store, CODE, key, CODE_FILE, text, lineage, {})
 

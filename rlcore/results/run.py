@@ -98,8 +98,7 @@ class Run:
             raise UserError(
                 f"there is no run '{name}' in {runs}{did_you_mean(name, known)}; there are {there}"
             )
-        path = str(folder / RECIPE)
-        recipe = load_recipe(path, overrides or {}, directory=folder, recorded=True)
+        recipe = load_recipe(str(folder / RECIPE), overrides or {}, directory=folder, recorded=True)
         store = recipe.store.removeprefix("file://")
         if (folder / CALL).is_file():
             store = str(folder.absolute() / STORE_FOLDER)

@@ -131,8 +131,7 @@ def proxy_and_truth(rl: pl.DataFrame) -> pl.DataFrame | None:
         (pl.col(name) - pl.col(name).min()) / (pl.col(name).max() - pl.col(name).min())
         for name in ("proxy", "truth")
     )
-    gap = proxy.fill_nan(0.0) - truth.fill_nan(0.0)
-    return wide.sort("step").select("step", gap=gap)
+    return wide.sort("step").select("step", gap=proxy.fill_nan(0.0) - truth.fill_nan(0.0))
 
 
 def worst_gap(rl: pl.DataFrame) -> float | None:

@@ -97,9 +97,7 @@ def _landlock(rules):
     bits = _BITS_BY_ABI.get(abi, 16)
     everything = (1 << bits) - 1
     # struct landlock_ruleset_attr: handled files (ABI 1), network (4), scopes (6).
-    network = 3 if abi >= 4 else 0
-    scopes = 3 if abi >= 6 else 0
-    fields = (ctypes.c_uint64 * 3)(everything, network, scopes)
+    fields = (ctypes.c_uint64 * 3)(everything, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = _checked(
         c.syscall(_CREATE, fields, ctypes.c_size_t(size), 0), "landlock_create_ruleset"

@@ -91,8 +91,7 @@ class _Run:
         theirs = (setup, answer, info, filtered)
         links = Links(*(file.fileno() for file in theirs))
         command, environment, said = start_of(level, executable, place, limits, links)
-        line = {**said, "program": program}
-        self._line = ascii(line).encode() + b"\n"
+        self._line = ascii({**said, "program": program}).encode() + b"\n"
         try:
             self._process = stack.enter_context(
                 subprocess.Popen(

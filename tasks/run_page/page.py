@@ -50,8 +50,7 @@ def show(flow_run_id: UUID, recipe: str, sections: Iterable[PageSection]) -> Non
     """
     only = ArtifactFilter.model_validate({"flow_run_id": {"any_": [flow_run_id]}})
     with get_client(sync_client=True) as client:
-        found = client.read_artifacts(artifact_filter=only)
-        there = {artifact.key: artifact for artifact in found}
+        there = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=only)}
         for section in sections:
             key = artifact_key(recipe, section.key)
             text, about = redact(section.markdown), redact(section.description)

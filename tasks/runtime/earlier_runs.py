@@ -151,9 +151,8 @@ def _half_done(
     finished = _finished_runs(store, kind, log) if earlier else set()
     for one in earlier:
         if is_made(continued_key(key, one.key)) or one.key not in finished or one.key == key:
-            manifest = one.manifest
-            version = manifest.metadata.get(VERSION, "0")
-            return HalfDone(one.key, one.step, manifest.code_fingerprint, version)
+            version = one.manifest.metadata.get(VERSION, "0")
+            return HalfDone(one.key, one.step, one.manifest.code_fingerprint, version)
     return None
 
 

@@ -201,8 +201,7 @@ def _with_other_ranks(run: StageRun, newest: Manifest | None) -> tuple[StageRun,
     if before == after:
         return (run.noting({RESHARDED: changes}) if changes else run), None
     step = int(newest.key.rpartition("/")[2])
-    change = {"step": step, "before": before, "after": after}
-    run = run.noting({RESHARDED: [*changes, change]})
+    run = run.noting({RESHARDED: [*changes, {"step": step, "before": before, "after": after}]})
     cause = f"hardware.learner has {layout_text(after)}, the checkpoint is of {layout_text(before)}"
     return run, Restart(cause, "its training state resharded")
 

@@ -72,8 +72,7 @@ class Declared:
                 for name, one in {**code_parts(self.stage), **users}.items()
             },
         )
-        reads = {**inputs, **users}
-        return StageKeys(key(code), key(""), code, made_of, reads, trajectory, total)
+        return StageKeys(key(code), key(""), code, made_of, {**inputs, **users}, trajectory, total)
 
 
 def declared() -> dict[Stage, Declared]:
