@@ -69,7 +69,11 @@ class EnvironmentSection(Section):
     def identity(self) -> dict[str, Any]:
         """What results depend on."""
         part = self.model_dump(mode="json", exclude={"workers", "concurrency", "memory_gib"})
-        command = [_portable(index, word) for index, word in enumerate(self.command)]
+        # Without the machine's folders: the program, and files whose content is in the keys.
+        command = [
+            PurePath(word).name if index == 0 or is_file(word) else word
+            for index, word in enumerate(self.command)
+        ]
         own = {"name": portable_name(self.name), "command": command, "max_turns": self.turns}
         return {**part, **own}
 
@@ -101,9 +105,3 @@ class EnvironmentSection(Section):
                 f"options = {self.options} and name = 'mcp' has no class that takes them; write"
                 " them into command"
             )
-
-
-def _portable(index: int, word: str) -> str:
-    """Return a word of a command without the machine's folders: the program, and files whose
-    content is in the keys."""
-    return PurePath(word).name if index == 0 or is_file(word) else word

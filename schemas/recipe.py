@@ -399,15 +399,12 @@ class Recipe(Section):
                 )
 
     @rule
-    def _precision_fits_learner(self) -> Iterator[str]:
+    def _precision_fits(self) -> Iterator[str]:
         if self.model.dtype == "bfloat16" and self.hardware.learner.zero_stage == 0:
             yield (
                 "model.dtype = 'bfloat16' needs hardware.learner.zero_stage >= 1: ZeRO-0"
                 " keeps no fp32 master weights; set it to 1"
             )
-
-    @rule
-    def _sampler_gap_fits_precision(self) -> Iterator[str]:
         largest, typical = self.rl.max_logprob_gap, self.rl.max_mult_prob_error
         if self.model.dtype == "bfloat16" and largest is not None:
             yield (

@@ -152,8 +152,7 @@ def _tables(
     )
     log(prepared.sentence())
     prompts = prepared.tables["prompts"]
-    if any(function.data_sources or function.styles for function in recipe.reward.functions):
-        check_covered(prompts, recipe.reward.functions)
+    check_covered(prompts, recipe.reward.functions)
     with Workers(recipe, warn=log, log=log) as workers:
         engines = workers.engines(source)
         rewards = workers.rewards(source, scorer)

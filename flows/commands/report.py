@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from urllib.error import URLError
 from urllib.parse import quote
@@ -48,7 +47,8 @@ def report(options: argparse.Namespace) -> int:
         path = out if options.out else out / INDEX
         written = write_report(runs[0], path.parent, _ending(runs[0]), name=path.name)
     else:
-        path = out if options.out else out / _file(names)
+        digest = hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:12]
+        path = out if options.out else out / f"runs-{digest}.html"
         written = write_overlay(runs, path, compare(runs).sections())
     print(f"Report: {written}")
     if address := _address(written):
@@ -62,11 +62,6 @@ def _checked(out: Path) -> Path:
     if out.is_dir():
         raise UserError(f"--out {out}: that is a folder; give the name of a file in it")
     return out
-
-
-def _file(names: Sequence[str]) -> str:
-    """Return the name of the file on several runs: that of the first one's folder holds it."""
-    return f"runs-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:12]}.html"
 
 
 def _ending(run: Run) -> Ending | None:

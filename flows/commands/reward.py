@@ -62,14 +62,7 @@ def try_reward(options: argparse.Namespace) -> int:
     """Print what is wrong with the function, the figures of its scores, and the rows on which it
     and the other disagree most; return 1 where a run would end because of it. Writes nothing into
     the store."""
-    from rlcore.plan.reward_figures import (
-        COLUMNS,
-        RewardFigure,
-        comparison,
-        ends_a_run,
-        figures,
-        findings,
-    )
+    from rlcore.plan import reward_figures
     from rlcore.plan.reward_trial import same_rows
 
     if options.n < 0:
@@ -77,14 +70,15 @@ def try_reward(options: argparse.Namespace) -> int:
     with progress_on_stderr():
         rows, section, tried, against, other = _scored(options)
     pair = None if other is None else same_rows(tried.rows, other)
-    sentences = findings(tried, section, pair, against)
-    agreement, worst = ([], []) if pair is None else comparison(*pair, WORST)
-    found = [*figures(tried), *agreement]
-    code = 1 if ends_a_run(tried.rows, section) else 0
+    sentences = reward_figures.findings(tried, section, pair, against)
+    agreement, worst = ([], []) if pair is None else reward_figures.comparison(*pair, WORST)
+    found = [*reward_figures.figures(tried), *agreement]
+    code = 1 if reward_figures.ends_a_run(tried.rows, section) else 0
     if options.format != "table":
-        named = enumerate(sentences, start=1)
-        found += [*worst, *(RewardFigure("finding", str(i), text=text) for i, text in named)]
-        print_rows([asdict(one) for one in found], COLUMNS, options.format)
+        found += worst
+        for number, text in enumerate(sentences, start=1):
+            found.append(reward_figures.RewardFigure("finding", str(number), text=text))
+        print_rows([asdict(one) for one in found], reward_figures.COLUMNS, options.format)
         return code
     width = terminal_width()
     print(*wrap(f"{options.function} on {rows.described}", width), sep="\n")

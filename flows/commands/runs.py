@@ -31,11 +31,10 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 def _runs(options: argparse.Namespace) -> int:
     rows = run_rows(options.runs)
-    if any(row["state"] == UNFINISHED for row in rows):
-        known = _known_states()
-        for row in rows:
-            if row["state"] == UNFINISHED:
-                row["state"] = known.get(flow_run_digits(row["run"]), UNFINISHED)
+    unfinished = [row for row in rows if row["state"] == UNFINISHED]
+    known = _known_states() if unfinished else {}
+    for row in unfinished:
+        row["state"] = known.get(flow_run_digits(row["run"]), UNFINISHED)
     if options.format != "table":
         print_rows(rows, COLUMNS, options.format)
         return 0

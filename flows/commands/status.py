@@ -93,12 +93,8 @@ def _run_rows(ui_url: str) -> list[dict[str, Any]]:
             "what": f"run {folder_of(run)}",
             "state": (run.state_name or "unknown").lower(),
             "since": run.start_time and local_time(run.start_time.timestamp()),
-            "pid": _pid(run.infrastructure_pid),
+            "pid": int(pid) if (pid := run.infrastructure_pid) and pid.isdecimal() else None,
             "where": f"{ui_url}/runs/flow-run/{run.id}",
         }
         for run in open_runs()
     ]
-
-
-def _pid(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None

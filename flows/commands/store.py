@@ -8,7 +8,6 @@ from flows.commands.arguments import add_store_root, check_store
 from flows.output import add_format, print_rows, tell, without_path
 from rlcore.results.named_artifacts import subject
 from rlcore.results.retention import (
-    Plan,
     RetentionSettings,
     by_kind,
     by_run,
@@ -176,8 +175,8 @@ def _gc(options: argparse.Namespace) -> int:
         left = sum(leftovers(store).values())
         more = f" and {text_of(left)} of leftovers" if left else ""
         tell(
-            f"would remove {len(rows)} artifacts, {_sizes(plan)}{more}; nothing was removed: add"
-            " --yes"
+            f"would remove {len(rows)} artifacts, {text_of(plan.bytes_of(plan.removed))} of"
+            f" {text_of(plan.bytes_of(plan.manifests))}{more}; nothing was removed: add --yes"
         )
         return 0
     done = collect(store, plan, settings, tell)
@@ -186,10 +185,6 @@ def _gc(options: argparse.Namespace) -> int:
         f" {text_of(done.leftover_bytes)} of leftovers; their manifests are kept"
     )
     return 0
-
-
-def _sizes(plan: Plan) -> str:
-    return f"{text_of(plan.bytes_of(plan.removed))} of {text_of(plan.bytes_of(plan.manifests))}"
 
 
 def _folded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

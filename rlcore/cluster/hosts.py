@@ -12,6 +12,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
@@ -165,10 +166,8 @@ def software() -> dict[str, str]:
     found = {"Python": platform.python_version(), "ray": version("ray")}
     for name, distributions in LIBRARIES.items():
         for distribution in distributions:
-            try:
+            with suppress(PackageNotFoundError):
                 found[name] = version(distribution)
-            except PackageNotFoundError:
-                continue
     digest = hashlib.sha256()
     for path in sorted(path for folder in _OURS for path in (ROOT / folder).rglob("*.py")):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())

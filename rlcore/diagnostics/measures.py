@@ -60,8 +60,7 @@ def finite_critic_steps(stream: Stream) -> str:
 
 
 def _more_precision(stream: Stream) -> str:
-    dtype = stream.recipe.model.dtype
-    return "" if dtype == "float32" else ", or use model.dtype: float32"
+    return "" if stream.recipe.model.dtype == "float32" else ", or use model.dtype: float32"
 
 
 def share_of_start(name: str) -> Callable[[Stream], float | None]:
@@ -105,11 +104,6 @@ def steps_per_update(recipe: Recipe) -> int:
 def has_critic(recipe: Recipe) -> bool:
     """Return whether a critic is trained."""
     return recipe.rl.critic is not None
-
-
-def has_groups(recipe: Recipe) -> bool:
-    """Return whether advantages compare the samples of a prompt."""
-    return recipe.rl.algorithm.traits.group and recipe.rl.rollout.samples > 1
 
 
 def learns_from_a_model(recipe: Recipe) -> bool:

@@ -34,12 +34,8 @@ def remedy(recipe: Recipe, stage: str) -> str:
     harmless = _without_effect(recipe)
     rollout = recipe.hardware.rollout
     match stage:
-        case "sft":
-            last = f"sft.max_tokens (now {recipe.sft.max_tokens})"
-        case "preference" if recipe.preference is not None:
-            last = f"preference.max_tokens (now {recipe.preference.max_tokens})"
-        case "reward_model" if recipe.reward_model is not None:
-            last = f"reward_model.max_tokens (now {recipe.reward_model.max_tokens})"
+        case "sft" | "preference" | "reward_model" if section := getattr(recipe, stage):
+            last = f"{stage}.max_tokens (now {section.max_tokens})"
         case "rl":
             last = "rl.rollout.max_new_tokens or rl.rollout.samples"
         case "evaluate":

@@ -11,7 +11,6 @@ from rlcore.diagnostics.measures import (
     accuracy_noise,
     all_right,
     has_critic,
-    has_groups,
     mostly_right,
     smooth,
     steps_per_update,
@@ -264,7 +263,9 @@ REWARD_CHECKS = (
         reads=("critic/zero_std_group_fraction",),
         threshold=0.9,
         patience=PERSISTENT,
-        applies=has_groups,
+        applies=lambda recipe: (  # advantages compare the samples of a prompt
+            recipe.rl.algorithm.traits.group and recipe.rl.rollout.samples > 1
+        ),
         quiet=mostly_right,
         says="{value:.0%} of the groups have one score only and teach nothing",
         remedy=f"{BIGGER_GROUPS}, take prompts of middling difficulty, or a reward of finer steps",

@@ -149,7 +149,9 @@ class Agents:
             requests = [self._request(asks[i], retry) for i in open_asks]
             sampled = collect(requests, sampling, self.engines, self.tokenizer, episodes)
             for i, trajectory in zip(open_asks, in_order(requests, sampled), strict=True):
-                value = None if _failed(trajectory) else read(trajectory)
+                # Where engine or environment ended the episode, it says nothing.
+                aborted = trajectory.last.finish_reason == FinishReason.ABORT
+                value = None if trajectory.failure or aborted else read(trajectory)
                 replies[i] = Reply(trajectory, value, retry + 1)
         return [replies[i] for i in range(len(asks))]
 
@@ -158,8 +160,3 @@ class Agents:
         name = "-".join(map(str, (uid, *ask.names, retry)))
         seed = stream_seed(self.seed, "evolve", *ask.names, uid, retry)
         return Request(name, ask.row, retry, seed)
-
-
-def _failed(trajectory: Trajectory) -> bool:
-    """Return whether engine or environment ended the episode, so that it says nothing."""
-    return bool(trajectory.failure) or trajectory.last.finish_reason == FinishReason.ABORT

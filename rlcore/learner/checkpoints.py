@@ -61,12 +61,9 @@ class Checkpoints:
 
         A damaged one is reported and dropped, and the one before it is used, which costs only time.
         """
-        for step in reversed(self.steps()):
-            if last is not None and step > last:
-                continue
-            if ref := self._store.find_or_discard(KIND, self._name(step), log):
-                return ref
-        return None
+        steps = (step for step in reversed(self.steps()) if last is None or step <= last)
+        refs = (self._store.find_or_discard(KIND, self._name(step), log) for step in steps)
+        return next((ref for ref in refs if ref is not None), None)
 
     def at(self, step: int) -> ArtifactRef:
         """Return one kept checkpoint. Raises ArtifactError when it is missing or damaged."""

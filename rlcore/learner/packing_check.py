@@ -170,7 +170,7 @@ def _check(model: TokenModel, spec: LearnerSpec, device: str) -> PackingCheck:
     # Flash attention separates the documents of a single row, and not those of several rows.
     flash = spec.attn_implementation.startswith("flash") and spec.row_tokens is None
     packed = _read(model, _whole(documents), device, ROW_TOKENS, 1 if flash else PAIRS)
-    scale = _scale(model, alone)
+    scale = float(np.sqrt(np.mean(alone**2))) if isinstance(model, TokenValueModel) else 1.0
     padding, packing = np.abs(padded - alone) / scale, np.abs(packed - alone) / scale
     architecture, floor = type(model.lm).__name__, FLOORS[spec.dtype]
     if padding.mean() > floor:  # bf16 rounding changes a few tokens, not the mean
@@ -196,10 +196,6 @@ def _sharing_error(model: TokenModel, device: str) -> float:
     alone = _read(model, sequences, device, longest, one_per_row=True)
     shared = _read(model, sequences, device, 4 * longest, share_prompts=True)
     return float(np.abs(shared - alone).max())
-
-
-def _scale(model: TokenModel, alone: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(alone**2))) if isinstance(model, TokenValueModel) else 1.0
 
 
 def outputs_alone(model: TokenModel, device: str) -> np.ndarray:
@@ -266,8 +262,7 @@ def read_outputs(model: TokenModel, batch: MicroBatch, device: str) -> np.ndarra
     if isinstance(model, TokenValueModel):
         hidden = model.hidden(**inputs).double().cpu().numpy()
         return hidden @ np.random.default_rng(1).normal(size=hidden.shape[-1])
-    target_ids = torch.from_numpy(batch.target_ids).to(device)
-    logprobs, *_ = model(**inputs, target_ids=target_ids)
+    logprobs, *_ = model(**inputs, target_ids=torch.from_numpy(batch.target_ids).to(device))
     return logprobs.double().cpu().numpy()
 
 

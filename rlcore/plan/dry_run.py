@@ -110,8 +110,7 @@ def pair_calls(recipe: Recipe, data: DataSize, judge: str) -> dict[str, int | No
         if data.test is not None:
             test = 2 * sum(min(n, recipe.evaluate.max_prompts or n) for n in data.test)
         there = [n for n in recipe.evaluate.checkpoints if n == "base" or n in recipe.policies]
-        compared = len(section.compared(there))
-        calls["evaluate"] = None if test is None else compared * test
+        calls["evaluate"] = None if test is None else len(section.compared(there)) * test
         if recipe.retrain is not None and recipe.retrain.compares:
             calls["gate"] = test
     return calls
@@ -128,11 +127,7 @@ def batch_lines(recipe: Recipe, data: DataSize, batches: BatchPlans) -> list[str
     lines += ["sft: off"] if sft is None else _sft_lines(recipe, sft)
     lines += _preference_lines(recipe, batches.preference)
     lines += _reward_model_lines(recipe, batches.reward_model)
-    if rl is None:
-        lines.append("rl: off")
-    else:
-        lines += _rl_lines(recipe, data, rl)
-        lines += _algorithm_lines(recipe, rl)
+    lines += ["rl: off"] if rl is None else _rl_lines(recipe, data, rl)
     if data.test is not None:
         tokens, completions = evaluation_tokens(recipe, data)
         per_prompt = 1 + (recipe.evaluate.samples if recipe.evaluate.samples > 1 else 0)
@@ -202,8 +197,7 @@ def _preference_lines(recipe: Recipe, batch: BatchPlan | None) -> list[str]:
 def _rl_lines(recipe: Recipe, data: DataSize, rl: BatchPlan) -> list[str]:
     rollout, update = recipe.rl.rollout, recipe.rl.update
     sequences = rollout.prompts * rollout.samples
-    turns = recipe.max_turns
-    sampled = sequences * turns * rollout.max_new_tokens
+    sampled = sequences * recipe.max_turns * rollout.max_new_tokens
     tokens = sequences * rl.longest
     passes = " learnt from" if recipe.rl.algorithm.dynamic_sampling else ""
     if not passes and data.train:
@@ -219,6 +213,7 @@ def _rl_lines(recipe: Recipe, data: DataSize, rl: BatchPlan) -> list[str]:
         f", {rl.rounds * sequences:,} sequences, {rl.total_steps:,}"
         f" optimizer steps, at most {rl.rounds * tokens:,} tokens",
         _micro_batch_line("rl", recipe, rl),
+        *_algorithm_lines(recipe, rl),
     ]
 
 
@@ -302,9 +297,8 @@ def _overlap_lines(recipe: Recipe) -> list[str]:
 
 def _stop_lines(recipe: Recipe, stops: Stops | None) -> list[str]:
     """Return what ends an answer, and where each token and text comes from."""
-    lines = ["stop tokens: known once the model is fetched, and logged then"]
-    if stops is not None:
-        lines = stops.lines()
+    unknown = ["stop tokens: known once the model is fetched, and logged then"]
+    lines = unknown if stops is None else stops.lines()
     if recipe.model.from_scratch and recipe.model.stop_tokens:
         lines.append(f"stop tokens of model.stop_tokens: {list(recipe.model.stop_tokens)}")
     texts = {"rl.rollout.stop": recipe.rl.rollout.stop, "evaluate.stop": recipe.evaluate.stop}
@@ -342,8 +336,7 @@ def _memory_lines(fit: Fit) -> list[str]:
         f"all workers, host memory: {gib(fit.host_bytes)} of {gib(fit.machine.host)}",
     ]
     if fit.machine.gpus:
-        sizes = ", ".join(gib(size) for size in fit.machine.gpus)
-        lines.append(f"GPUs visible here: {sizes}")
+        lines.append(f"GPUs visible here: {', '.join(gib(size) for size in fit.machine.gpus)}")
     elif fit.device == "cuda":
         lines.append("no GPU is visible here: whether the run fits one was not checked")
     elif fit.recipe.hardware.device == "auto":

@@ -101,8 +101,7 @@ def _spread(
     for number, place in enumerate(places):
         share = prompts * (number + 1) // rounds - prompts * number // rounds
         groups = _read(store, refs[place]).groups()[:share]
-        frame = pl.concat([group.rollouts for group in groups])
-        yield replace(groups[0], rollouts=frame)
+        yield replace(groups[0], rollouts=pl.concat([group.rollouts for group in groups]))
 
 
 def _read(store: ArtifactReader, ref: ArtifactRef) -> RewardBatch:
@@ -163,8 +162,7 @@ def _other_answer(rows: Sequence[Row], answers: Sequence[str], index: int) -> in
     """Return the next row that is answered otherwise and has another ground truth, if any."""
     truth, answer = rows[index].ground_truth, answers[index]
     others = chain(range(index + 1, len(rows)), range(index))
-    unlike = (i for i in others if rows[i].ground_truth != truth and answers[i] != answer)
-    return next(unlike, None)
+    return next((i for i in others if rows[i].ground_truth != truth and answers[i] != answer), None)
 
 
 def _prompts(rows: Sequence[Row]) -> pl.DataFrame:
@@ -309,17 +307,14 @@ def _scored(pool: RewardPool, function: RewardFunction, batches: Sequence[Reward
         )
     found: list[pl.DataFrame] = []
     for group, chunk in chunks:
-        rewards = score_rollouts(chunk.rollouts, chunk.prompts, pool)
-        found.append(_described(chunk, rewards, group))
-        if sum(frame.height for frame in found) >= PROBED and all(map(_all_late, found)):
+        found.append(_described(chunk, score_rollouts(chunk.rollouts, chunk.prompts, pool), group))
+        if sum(frame.height for frame in found) >= PROBED and all(
+            (frame["outcome"] == Outcome.TIMEOUT.value).all() for frame in found
+        ):
             break
     rows = pl.concat(found)
     left = sum(chunk.rollouts.height for _, chunk in chunks) - rows.height
     return Tried(rows, untried=left, foreign=foreign)
-
-
-def _all_late(rows: pl.DataFrame) -> bool:
-    return rows.filter(pl.col("outcome") != Outcome.TIMEOUT.value).is_empty()
 
 
 def _own_rows(batch: RewardBatch, function: RewardFunction) -> RewardBatch:

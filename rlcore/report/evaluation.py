@@ -112,11 +112,7 @@ def _row(
     ]
     rows = by_label.values()
     return EvaluationRow(
-        part="all"
-        if source == ALL
-        else source
-        if subset in ("test", ALL)
-        else f"{source}, {subset}",
+        part=source if source == ALL or subset in ("test", ALL) else f"{source}, {subset}",
         metric=metric,
         prompts=int(max(row["num_prompts"] for row in rows)),
         samples=int(max(row["num_samples"] for row in rows)),

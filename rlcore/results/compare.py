@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -214,10 +215,7 @@ def _figure(frame: pl.DataFrame | None, metric: str, of: Callable[..., float]) -
     return float(of(values)) if len(values) else None
 
 
-def _last(values: np.ndarray) -> float:
-    return values[-1]
-
-
+_last = itemgetter(-1)  # of values by step
 # By figure: the stage's metric, and what of its values.
 _FIGURES: dict[str, tuple[str, str, Callable[..., float]]] = {
     "validation accuracy, best": ("rl", "val/accuracy", np.max),

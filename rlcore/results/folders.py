@@ -58,10 +58,8 @@ def run_folder(name: str, runs: Path) -> Path | None:
     none."""
     if name == LATEST:
         return next(iter(run_folders(runs)), None) if runs.is_dir() else None
-    for folder in (runs / name, Path(name)):
-        if (folder / RECIPE).is_file():
-            return folder.resolve()
-    return None
+    there = (place for place in (runs / name, Path(name)) if (place / RECIPE).is_file())
+    return next((place.resolve() for place in there), None)
 
 
 def report_folder(run_folder: Path) -> Path:

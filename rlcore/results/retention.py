@@ -144,17 +144,16 @@ def survey(store: ArtifactStore, settings: RetentionSettings) -> Plan:
 def _parents(store: ArtifactStore, manifests: Mapping[str, Manifest]) -> dict[str, list[str]]:
     """Return place -> places that it was made from, also of what was pruned: a second collection
     keeps what the first one did."""
-    parents = {place: _names(manifest) for place, manifest in manifests.items()}
+    parents = {
+        place: [f"{ref.kind}/{ref.key}" for ref in manifest.parents.values()]
+        for place, manifest in manifests.items()
+    }
     for (kind, key, _), pruned in store.pruned.below().items():
         if (place := f"{kind}/{key}") not in manifests:
             parents.setdefault(place, []).extend(
                 f"{ref['kind']}/{ref['key']}" for ref in pruned.fields["parents"].values()
             )
     return parents
-
-
-def _names(manifest: Manifest) -> list[str]:
-    return [f"{ref.kind}/{ref.key}" for ref in manifest.parents.values()]
 
 
 def _young(manifests: Mapping[str, Manifest], hours: float) -> set[str]:

@@ -132,10 +132,8 @@ def fresh_generation(store: ArtifactReader, kind: str, key: str, producer: str) 
     """Return the generation that the flow run ``producer`` makes again: the one after the newest,
     or that which it has made already, where it is retried."""
     numbers = generations(store, kind, key)
-    for number in numbers:
-        if is_made_by(store, kind, generation_key(key, number), producer):
-            return number
-    return max(numbers, default=0) + 1
+    own = (n for n in numbers if is_made_by(store, kind, generation_key(key, n), producer))
+    return next(own, max(numbers, default=0) + 1)
 
 
 def is_made_by(store: ArtifactReader, kind: str, key: str, producer: str) -> bool:
