@@ -50,7 +50,8 @@ def apply_filters(rows: list[Row], conditions: Sequence[str]) -> tuple[list[Row]
     for condition in conditions:
         from rlcore.results.conditions import filter_rows
 
-        frame = _prompt_columns(rows).with_row_index("position")
+        columns = {name: [getattr(row, name) for row in rows] for name in _PROMPT_COLUMNS}
+        frame = pl.DataFrame(columns, schema=_PROMPT_COLUMNS).with_row_index("position")
         kept = set(filter_rows(frame, condition, where="data.filters")["position"])
         rejects += [
             row.reject("filter", f"data.filters: {condition}")
@@ -66,8 +67,7 @@ def check_conditions(conditions: Sequence[str]) -> None:
 
     Its values are not looked at: a cast may still fail on a row.
     """
-    if conditions:
-        apply_filters([], conditions)
+    apply_filters([], conditions)
 
 
 def worded_rejects(rows: list[Row], data: DataSection) -> tuple[list[Row], list[Reject]]:
@@ -165,16 +165,14 @@ def special_token_rejects(
 ) -> tuple[list[Row], list[Reject]]:
     """Reject rows whose text contains a special token, which would open or end a turn."""
     tokens = special_tokens(tokenizer)
-
-    def refused(row: Row) -> Refused | None:
-        shown = json.dumps(row.tools, ensure_ascii=False) if row.tools else ""
-        return refused_token(tokens, said(row.messages) + shown)
-
-    return _divided(rows, refused)
+    return _divided(rows, lambda row: refused_token(tokens, row.messages, row.tools))
 
 
-def refused_token(tokens: Sequence[str], text: str) -> Refused | None:
-    """Return why ``text`` is refused where it holds one of the special ``tokens``."""
+def refused_token(
+    tokens: Sequence[str], messages: Sequence[Message], tools: Tools = ()
+) -> Refused | None:
+    """Return why a row is refused where it holds one of the special ``tokens``."""
+    text = f"{said(messages)}\n{json.dumps(tools, ensure_ascii=False)}"
     found = (token for token in tokens if token in text)
     why = (Refused("special_token", f"the text holds the token '{token}'") for token in found)
     return next(why, None)
@@ -220,11 +218,6 @@ def _truncate(
             return None
         ids = again
     return ids if len(ids) <= data.max_prompt_tokens else None
-
-
-def _prompt_columns(rows: Sequence[Row]) -> pl.DataFrame:
-    columns = {name: [getattr(row, name) for row in rows] for name in _PROMPT_COLUMNS}
-    return pl.DataFrame(columns, schema=_PROMPT_COLUMNS)
 
 
 def unshown_rejects(tokenizer: "ChatTokenizer", rows: list[Row]) -> tuple[list[Row], list[Reject]]:

@@ -192,8 +192,7 @@ def read_file(path: str, limit: int | None = None, *, setting: str) -> list[dict
 
 
 def _file_rows(path: str, setting: str) -> Iterator[dict[str, Any]]:
-    path = expanded_path(path, setting)
-    _check_format(path, setting)
+    path = _known(path, setting)
     with _opened(path, setting) as file:
         yield from rows_in(file, path)
 
@@ -204,18 +203,18 @@ def count_rows(path: str, *, setting: str) -> int | None:
 
     A line of JSONL is counted unparsed. Raises ``UserError`` as ``read_file`` does.
     """
-    path = expanded_path(path, setting)
-    _check_format(path, setting)
+    path = _known(path, setting)
     if "://" in path and format_of(path)[0] != PARQUET:
         return None
     with _opened(path, setting) as file:
         return count_in(file, path)
 
 
-def _check_format(path: str, setting: str) -> None:
-    suffix, _ = format_of(path)
-    if suffix in SUFFIXES:
-        return
+def _known(path: str, setting: str) -> str:
+    """Return ``path`` expanded, where it is of a format that is read."""
+    path = expanded_path(path, setting)
+    if format_of(path)[0] in SUFFIXES:
+        return path
     if "://" not in path and Path(path).expanduser().is_dir():
         raise UserError(f"{setting} = '{path}' is a folder; give one of its files")
     raise UserError(
@@ -288,15 +287,12 @@ def _hub_rows(source: ReadSource, split: str) -> Iterator[dict[str, Any]]:
     config = "main" if isinstance(source, Gsm8kSource) else None
     config = source.config if isinstance(source, HubSource) else config
     unreachable = hub_unreachable()
-    remedy = (
-        "set data.sources.path (or GSM8K_DIR) to a directory of train.jsonl and test.jsonl"
-        if isinstance(source, Gsm8kSource)
-        else "set data.sources.path to a file of its rows, or download it once where the hub can be"
-        " reached and set HF_HOME to that cache"
-        if isinstance(source, MathSource | AimeSource)
-        else "use a source of kind 'file', or download it once where the hub can be reached and set"
-        " HF_HOME to that cache"
-    )
+    remedy = "set data.sources.path to a file of its rows"
+    if isinstance(source, HubSource):
+        remedy = "use a source of kind 'file'"
+    remedy += ", or download it once where the hub can be reached and set HF_HOME to that cache"
+    if isinstance(source, Gsm8kSource):
+        remedy = "set data.sources.path (or GSM8K_DIR) to a directory of train.jsonl and test.jsonl"
     # datasets asks an unreachable hub six times, about half a minute; offline it reads its cache.
     offline = settings.HF_HUB_OFFLINE
     settings.HF_HUB_OFFLINE = offline or bool(unreachable)

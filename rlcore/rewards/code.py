@@ -52,7 +52,6 @@ _NAMES = {
     for name in getattr(module, "__all__", dir(module))
     if not name.startswith("_") and name not in {*_MODULES, "pow"}
 }
-_DEEPEST = 3 * 10**5  # calls, as of a path of 2e5 nodes; without an end they end in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +261,12 @@ def _failure(sandbox: Sandbox, program: str, tests: Cases, index: int, limits: L
 
 def _imports(program: str) -> str:
     """Return the imports of what ``program`` names of the standard library, since all of them would
-    double the time of a test."""
+    double the time of a test; and a limit of calls for a path of 2e5 nodes, which those without an
+    end reach in seconds."""
     words = set(re.findall(r"\w+", program))
     lines = [f"import {module}" for module in sorted(words & _MODULES)]
     lines += [f"from {_NAMES[name]} import {name}" for name in sorted(words & _NAMES.keys())]
-    return "\n".join(["import sys", f"sys.setrecursionlimit({_DEEPEST})", *lines])
+    return "\n".join(["import sys", "sys.setrecursionlimit(3 * 10**5)", *lines])
 
 
 def _same_json(said: bytes, expected: Any) -> bool:

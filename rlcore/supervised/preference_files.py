@@ -94,9 +94,8 @@ def labelled_row(row: dict[str, Any]) -> tuple[list[Message], list[tuple[str, in
         raise BadRow("label", f"label is {row.get('label')!r:.80}; it must be true or false")
     if row.get("prompt") is None or row.get("completion") is None:
         raise BadRow("missing", "prompt or completion is missing or null")
-    prompt, turns = _divided(
-        _prompt(row["prompt"]), _chat(row["completion"], "assistant", "completion")
-    )
+    reply = _chat(row["completion"], "assistant", "completion")
+    prompt, turns = _divided(_prompt(row["prompt"]), reply)
     return _whole(row, prompt), [(_reply(turns), 1 if row["label"] else 2)]
 
 
@@ -104,8 +103,7 @@ def _whole(row: dict[str, Any], prompt: list[Message]) -> list[Message]:
     """Return ``prompt`` behind the system's turn that its row has in a column, unless it begins
     with one."""
     if not prompt and "prompt" not in row:
-        columns = ", ".join(row)
-        raise BadRow("missing", f"it has no prompt, but {columns}; rename one of them to prompt")
+        raise BadRow("missing", f"it has no prompt, but {', '.join(row)}; rename one to prompt")
     if not prompt or prompt[-1]["role"] in ("assistant", "system"):
         raise BadRow("roles", "a prompt ends with a user's turn")
     if tools_of(row.get("tools")):
@@ -274,11 +272,8 @@ def _split(rows: Sequence[Ranked], fraction: float) -> list[Ranked]:
     """Return ``rows`` with the share ``fraction`` of prompts for validation, at least one."""
     draws = np.array([draw_of(row.prompt) for row in rows], dtype=np.uint64)
     last = last_for_validation(draws, fraction)
-    held = [last is not None and draw <= last for draw in draws.tolist()]
-    return [
-        replace(row, split="validation" if out else "train")
-        for row, out in zip(rows, held, strict=True)
-    ]
+    splits = ["train" if last is None or draw > last else "validation" for draw in draws.tolist()]
+    return [replace(row, split=split) for row, split in zip(rows, splits, strict=True)]
 
 
 def _solutions(row: dict[str, Any], index: int, *, section: Gsm8kSolutions) -> list[Ranked]:

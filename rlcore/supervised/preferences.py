@@ -11,7 +11,6 @@ import polars as pl
 
 from rlcore.algorithms.seeds import stream_seed
 from rlcore.data.filters import refused_token
-from rlcore.data.rows import said
 from rlcore.data.write import table_of
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
@@ -88,7 +87,7 @@ def encode(
     chats = [[*row.prompt, {"role": "assistant", "content": row.response}] for row in rows]
     whole = zip(chats, encode_demonstrations(tokenizer, chats, last_only=True), strict=True)
     special = special_tokens(tokenizer)
-    encoded = [refused_token(special, said(chat)) or tokens for chat, tokens in whole]
+    encoded = [refused_token(special, chat) or tokens for chat, tokens in whole]
     refused = [tokens for tokens in encoded if isinstance(tokens, Refused)]
     if len(refused) > max_reject_fraction * len(rows):
         raise UserError(

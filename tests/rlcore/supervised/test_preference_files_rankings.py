@@ -139,7 +139,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no prompt": (
         {"system": "a", "question": "a", "chosen": "b", "rejected": "c"},
-        "it has no prompt, but system, question, chosen, rejected; rename one of them to prompt",
+        "it has no prompt, but system, question, chosen, rejected; rename one to prompt",
     ),
     "an empty prompt": ({"prompt": [], "chosen": "b", **C}, "a prompt ends with a user's turn"),
     "tools": ({"prompt": "a", "chosen": "b", **C, "tools": [{"name": "f"}]}, "it has tools, which"),
