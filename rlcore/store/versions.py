@@ -27,6 +27,7 @@ SPLIT = (
     "sources are read in more forms, and bad rows rejected",
     "float32 of Parquet is read as the decimals that were written",
     "a null truth is none, messages of H4's form end in the answer, rows of images are rejected",
+    "rows keep their data_source, a rule of any name is a rule, dropped thoughts are rejected",
 )
 PLAIN = "a CPU computes with torch's own functions, which round otherwise than loops of ours"
 EPOCHS = (*FIRST, "every row is trained once an epoch, in a smaller last batch", PLAIN)
@@ -38,6 +39,8 @@ ENDS = (
     "gsm8k in mode numeric reads the forms of numbers that math reads",
     "math takes a choice with its words and two more forms, environments read stop strings, and no"
     " majority is told without answers",
+    "math reads the box in a truth, programs have the standard library, groups without verdicts are"
+    " filtered by scores",
 )
 
 LEARNER = ("rlcore.learner.learner", "rlcore.learner.pool", "rlcore.rl.specs")
@@ -98,12 +101,12 @@ VERSIONS: Mapping[str, Versioned] = {
     "prepare_data": Versioned(SPLIT, ("tasks.prepare_data",), NOT_DATA),
     "sft": Versioned(EPOCHS, ("tasks.sft", *LEARNER), NOT_SFT),
     "preference": Versioned(
-        (*FIRST, "a conversation's last turn alone is told apart"),
+        (*FIRST, "a conversation's last turn alone is told apart", "system columns are read"),
         ("tasks.preference", *LEARNER),
         NOT_PREFERENCE,
     ),
     "reward_model": Versioned(
-        (*EPOCHS, *ENDS[-2:]), ("tasks.reward_model", *SAMPLED), NOT_PREFERENCES_SAMPLED
+        (*EPOCHS, *ENDS[-3:]), ("tasks.reward_model", *SAMPLED), NOT_PREFERENCES_SAMPLED
     ),
     "rl": Versioned(ENDS, ("tasks.rl", "flows.rl_loop", *SAMPLED, *ENVIRONMENTS)),
     "evaluate": Versioned(ENDS, ("tasks.evaluate", *SAMPLED, *ENVIRONMENTS)),
