@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
-from rlcore.data.rows import Reject, Row, said
+from rlcore.data.rows import Reject, Row, refused_token
 from rlcore.models.chat import (
     REASONING,
     Encoded,
@@ -166,16 +166,6 @@ def special_token_rejects(
     """Reject rows whose text contains a special token, which would open or end a turn."""
     tokens = special_tokens(tokenizer)
     return _divided(rows, lambda row: refused_token(tokens, row.messages, row.tools))
-
-
-def refused_token(
-    tokens: Sequence[str], messages: Sequence[Message], tools: Tools = ()
-) -> Refused | None:
-    """Return why a row is refused where it holds one of the special ``tokens``."""
-    text = f"{said(messages)}\n{json.dumps(tools, ensure_ascii=False)}"
-    found = (token for token in tokens if token in text)
-    why = (Refused("special_token", f"the text holds the token '{token}'") for token in found)
-    return next(why, None)
 
 
 def _by_tools(

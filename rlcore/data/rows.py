@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlcore.models.chat import REASONING, Message, Tools
+from rlcore.models.chat import REASONING, Message, Refused, Tools
 from schemas.data import DataSection
 from schemas.errors import UserError
 
@@ -112,6 +112,16 @@ def said(messages: Iterable[Message]) -> str:
     """Return all that ``messages`` say, reasoning included, a line break between them."""
     texts = ((message.get(REASONING[0]), message["content"]) for message in messages)
     return "\n".join(text for pair in texts for text in pair if text is not None)
+
+
+def refused_token(
+    tokens: Sequence[str], messages: Sequence[Message], tools: Tools = ()
+) -> Refused | None:
+    """Return why a row is refused where it holds one of the special ``tokens``."""
+    text = f"{said(messages)}\n{json.dumps(tools, ensure_ascii=False)}"
+    found = (token for token in tokens if token in text)
+    why = (Refused("special_token", f"the text holds the token '{token}'") for token in found)
+    return next(why, None)
 
 
 def check_rejects(rejects: Sequence[Reject], totals: dict[str, int], data: DataSection) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from rlcore.algorithms.seeds import stream_seed
-from rlcore.data.filters import refused_token
+from rlcore.data.rows import refused_token
 from rlcore.data.write import table_of
 from rlcore.engines.pool import EnginePool
 from rlcore.engines.types import Sampling
