@@ -48,7 +48,7 @@ def saved(target: Path, *, seed: int = 0, pad: int = 1) -> Path:
     return target
 
 
-def brings(model: Path, weight: float = 0.5) -> dict[str, object]:
+def brings(model: Path | str, weight: float = 0.5) -> dict[str, object]:
     return {
         **INLINE,
         "rl.iterations": 2,
