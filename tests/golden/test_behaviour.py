@@ -14,6 +14,8 @@ MEANT: dict[str, str] = {
     "recipes/quickstart-rlhf/rl.algorithm.kl.coef": "with .02 one seed of three over-optimised",
     "recipes/quickstart-rlhf/rl.iterations": "the last ten did not improve it",
     "commands/run/--dry-run": "the keys at their defaults are asked of `explain`",
+    "commands/up/--runs": "left out it keeps the limit, which it set back to 1",
+    "commands/worker/--runs": "as above",
     "commands/env": "gone: `doctor` says what of a machine matters",
     "commands/env/--format": "as above",
     "keys/retrain.metric": "win_rate: which answers a judge prefers",
