@@ -16,6 +16,7 @@ from rlcore.supervised.preference import (
     check_start,
     prepare,
     reference_table,
+    unbalanced,
 )
 from rlcore.supervised.preference_files import OF_PREFERENCE, read_preferences
 from rlcore.supervised.preferences import contaminated, encode
@@ -87,8 +88,9 @@ def _rows(
     ranked = prepare(replace(encoded, left_out=read.left_out | encoded.left_out), section)
     get_run_logger().info(f"preferences {json.dumps(ranked.counts)}")
     prompts = run.store.table(run.parents["dataset"], "prompts")
-    if said := contaminated(ranked.table, prompts, "this policy"):
-        get_run_logger().warning(said)
+    said = contaminated(ranked.table, prompts, "this policy"), unbalanced(ranked.table, section)
+    for sentence in filter(None, said):
+        get_run_logger().warning(sentence)
     return run.store.put(
         PREFERENCES,
         run.key,

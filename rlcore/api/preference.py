@@ -38,7 +38,13 @@ from rlcore.store.artifacts import ArtifactStore, Lineage
 from rlcore.store.checks import file_digest
 from rlcore.store.versions import code_digest
 from rlcore.supervised.loop import Progress, SupervisedTraining
-from rlcore.supervised.preference import PreferenceBatches, check_start, prepare, reference_table
+from rlcore.supervised.preference import (
+    PreferenceBatches,
+    check_start,
+    prepare,
+    reference_table,
+    unbalanced,
+)
 from rlcore.supervised.preference_files import OF_PREFERENCE, read_preferences
 from rlcore.supervised.preferences import encode
 from schemas.artifacts import ArtifactRef
@@ -220,6 +226,8 @@ def _trained(
     )
     most = recipe.data.max_reject_fraction
     table = prepare(encode(read.rows, tokenizer, max_reject_fraction=most), section).table
+    if said := unbalanced(table, section):
+        logger.warning(said)
     lineage = Lineage(recipe_digest(recipe), code_digest("preference"), producer=key)
     with Workers(recipe, warn=logger.warning) as workers, store.scratch() as exported:
         learner = workers.learner(source, section.optimizer, name="learner", stage=PREFERENCE)

@@ -61,6 +61,25 @@ def prepare(preferences: Preferences, section: PreferenceSection) -> Preferences
     return found.only(found.table.filter(comparable(found.table)), "tied")
 
 
+def unbalanced(table: pl.DataFrame, section: PreferenceSection) -> str:
+    """Return what to say where KTO's classes in ``table`` are far from balance, else "": weight
+    times number of the desirable should be 1 to 4/3 times that of the others (arXiv 2402.01306,
+    eq. 8). With four others to one the policy learns to say neither."""
+    ranks = table.filter(pl.col("split") == "train")["rank"]
+    desirable = int((ranks == 1).sum())
+    others, weight = len(ranks) - desirable, section.undesirable_weight
+    if section.algorithm != "kto" or not desirable or not others:
+        return ""
+    share = section.desirable_weight * desirable / (weight * others)
+    if 0.67 <= share <= 2:
+        return ""
+    return (
+        f"preference.desirable_weight = {section.desirable_weight:g}: the {desirable:,} desirable"
+        f" responses weigh {share:.2g} times as much as the {others:,} others, and KTO wants 1 to"
+        f" 1.33; set it to about {weight * others / desirable:.2g}"
+    )
+
+
 def response_sequences(
     token_ids: Sequence[np.ndarray], prompt_tokens: Sequence[int] | np.ndarray
 ) -> Sequences:

@@ -24,6 +24,7 @@ from rlcore.supervised.preference import (
     others_of,
     prepare,
     reference_table,
+    unbalanced,
 )
 from rlcore.supervised.preferences import Preferences, Ranked, preferences_table
 from schemas.errors import UserError
@@ -340,3 +341,25 @@ def test_a_reference_of_another_model_is_found_at_the_first_step(learner_of) -> 
     batches = PreferenceBatches(section, table, wrong, learner=learner, seed=0)
     with pytest.raises(UserError, match="before its first step"):
         check_start(learner.step([batches.term(0)], LR), "float32")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings", "said"),
+    [
+        ([1, 2, 2, 2, 2], {}, "the 1 desirable responses weigh 0.25 times as much as the 4 others"),
+        ([1, 2, 2, 2, 2], {"desirable_weight": 4.0}, ""),
+        (
+            [1, 1, 1, 2],
+            {},
+            "weigh 3 times as much as the 1 others, and KTO wants 1 to 1.33",
+        ),
+        ([1, 1, 1, 2], {"undesirable_weight": 2.5}, ""),
+        ([1, 2, 2, 2, 2], {"algorithm": "dpo"}, ""),
+        ([1, 1], {}, ""),
+    ],
+)
+def test_classes_out_of_balance_are_told(ranks: list[int], settings: dict, said: str) -> None:
+    """KTO had made every form of an answer unlikely, and nothing said why."""
+    table = pl.DataFrame({"split": ["train"] * len(ranks), "rank": ranks})
+    found = unbalanced(table, section_of(**{"algorithm": "kto", **settings}))
+    assert said in found if said else not found
