@@ -12,6 +12,7 @@ from tests.architectures import HYBRIDS, overrides, try_all, write_model
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize(
     ("name", "packed"),
     [
