@@ -24,7 +24,7 @@ def check_covered(
             if source not in sources:
                 raise UserError(
                     f"reward.functions[{index}].data_sources names {source!r}, and the prompts are"
-                    f" of {', '.join(sources)}{did_you_mean(source, sources)}; leave it out"
+                    f" of {', '.join(sources)}; correct it{did_you_mean(source, sources)}"
                 )
     for source, style, rows in kinds.iter_rows():
         if not any(function.scores(source, style) for function in functions):
