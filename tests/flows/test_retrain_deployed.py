@@ -21,6 +21,7 @@ from flows.local import ROOT, client_settings, down, password
 from flows.retrain import ENDS
 from rlcore.retraining.champions import champions
 from rlcore.store.artifacts import ArtifactStore
+from tasks.retraining import SUPERSEDED
 from tests.flows.retrained import NAME, write_recipe, write_rows
 from tests.flows.test_local import UP, python
 
@@ -65,12 +66,13 @@ class _Site:
         return {event["event"] for event in found}
 
     def wait(self, what: str, holds: Callable[[FlowRun], bool], after: int = 0) -> FlowRun:
-        """Return the first run that ended for which ``holds``, ``after`` of them left out."""
+        """Return the first run that ended for which ``holds``, ``after`` of them left out. Where
+        training took longer than a minute, the run that was due meanwhile is superseded."""
         deadline = time.monotonic() + WAIT_S
         while True:
             runs = self.runs()
-            failed = [run for run in runs if run.state is None or not run.state.is_completed()]
-            assert not failed, [(run.name, run.state) for run in failed]
+            states = {run.name: run.state for run in runs if run.state_name != SUPERSEDED}
+            assert all(state and state.is_completed() for state in states.values()), states
             if found := [run for run in runs[after:] if holds(run)]:
                 return found[0]
             assert time.monotonic() < deadline, f"no run {what}: {[r.state_name for r in runs]}"
