@@ -10,13 +10,14 @@ from flows.flow_run_names import pipeline_name
 from flows.paths import RECIPES
 from flows.rl_loop import rl
 from schemas.artifacts import ArtifactRef
+from schemas.names import BASE_MODEL
 from schemas.recipe import Recipe
 from schemas.stages import Stage, stage_parents
 from tasks.base_model import base_model
 from tasks.evaluate import evaluate
 from tasks.export import export
 from tasks.preference import preference
-from tasks.prepare_data import check_rewards, prepare_data
+from tasks.prepare_data import check_prepared, prepare_data
 from tasks.retraining import check_gate
 from tasks.reward_model import reward_model
 from tasks.run_page.page import show_end
@@ -88,7 +89,7 @@ def rl_pipeline(
         def call(stage: CachedStage, **parents: ArtifactRef) -> ArtifactRef:
             made = stage(run, **parents)
             if stage is prepare_data:
-                check_rewards(run, made)
+                check_prepared(run, made, parents[BASE_MODEL])
                 check_gate(run, made)
             return made
 

@@ -18,8 +18,8 @@ from rlcore.supervised.preference import (
     reference_table,
     unbalanced,
 )
-from rlcore.supervised.preference_files import OF_PREFERENCE, read_preferences
-from rlcore.supervised.preferences import contaminated, encode
+from rlcore.supervised.preference_files import OF_PREFERENCE, encode_file
+from rlcore.supervised.preferences import contaminated
 from schemas.artifacts import ArtifactRef
 from schemas.names import PREFERENCE
 from schemas.preference import PreferenceSection
@@ -80,12 +80,10 @@ def _rows(
     found = run.store.find_or_discard(PREFERENCES, run.key, get_run_logger().warning)
     if found is not None:
         return found
-    read = read_preferences(
-        section.data, run.recipe.data, OF_PREFERENCE, labels=section.algorithm == "kto"
-    )
-    most = run.recipe.data.max_reject_fraction
-    encoded = encode(read.rows, load_tokenizer(policy), max_reject_fraction=most)
-    ranked = prepare(replace(encoded, left_out=read.left_out | encoded.left_out), section)
+    labels = section.algorithm == "kto"
+    tokenizer = load_tokenizer(policy)
+    encoded = encode_file(section.data, run.recipe.data, tokenizer, OF_PREFERENCE, labels=labels)
+    ranked = prepare(encoded, section)
     get_run_logger().info(f"preferences {json.dumps(ranked.counts)}")
     prompts = run.store.table(run.parents["dataset"], "prompts")
     said = contaminated(ranked.table, prompts, "this policy"), unbalanced(ranked.table, section)

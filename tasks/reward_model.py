@@ -17,11 +17,10 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.rewards.pairs import Comparison, Pair, compare
 from rlcore.rollout.trajectories import Trajectory
 from rlcore.supervised.loop import SupervisedTraining
-from rlcore.supervised.preference_files import read_preferences
+from rlcore.supervised.preference_files import encode_file
 from rlcore.supervised.preferences import (
     check_pairs,
     contaminated,
-    encode,
     fit,
     preference_sequences,
     sample_preferences,
@@ -128,10 +127,7 @@ def _preferences(run: StageRun, section: RewardModelSection, policy: Path) -> Ar
                 rank=partial(_rank, run, source, policy),
             )
         case Gsm8kSolutions() | FilePreferences():
-            found = read_preferences(source, run.recipe.data)
-            most = run.recipe.data.max_reject_fraction
-            ranked = encode(found.rows, tokenizer, max_reject_fraction=most)
-            ranked = replace(ranked, left_out=found.left_out | ranked.left_out)
+            ranked = encode_file(source, run.recipe.data, tokenizer)
     ranked = fit(ranked, section.max_tokens)
     check_pairs(ranked.table)
     get_run_logger().info(f"preferences {json.dumps(ranked.counts)}")

@@ -45,8 +45,7 @@ from rlcore.supervised.preference import (
     reference_table,
     unbalanced,
 )
-from rlcore.supervised.preference_files import OF_PREFERENCE, read_preferences
-from rlcore.supervised.preferences import encode
+from rlcore.supervised.preference_files import OF_PREFERENCE, encode_file
 from schemas.artifacts import ArtifactRef
 from schemas.errors import UserError
 from schemas.names import PREFERENCE
@@ -221,11 +220,9 @@ def _trained(
     assert section is not None, "the recipe has the section"
     tokenizer = load_tokenizer(source, name=name)
     check_tokenizer_fits(tokenizer, source, read_config(source), name=name)
-    read = read_preferences(
-        section.data, recipe.data, OF_PREFERENCE, labels=section.algorithm == "kto"
-    )
-    most = recipe.data.max_reject_fraction
-    table = prepare(encode(read.rows, tokenizer, max_reject_fraction=most), section).table
+    labels = section.algorithm == "kto"
+    encoded = encode_file(section.data, recipe.data, tokenizer, OF_PREFERENCE, labels=labels)
+    table = prepare(encoded, section).table
     if said := unbalanced(table, section):
         logger.warning(said)
     lineage = Lineage(recipe_digest(recipe), code_digest("preference"), producer=key)

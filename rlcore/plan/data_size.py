@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rlcore.data.filters import check_conditions, worded_rejects
 from rlcore.data.read import FIRST_ROWS, Peek, peek
@@ -17,6 +18,7 @@ from rlcore.supervised.preference_files import (
     preference_file,
     read_preferences,
 )
+from rlcore.supervised.preferences import encode
 from schemas.data import (
     AIME_ROWS,
     GSM8K_ROWS,
@@ -35,6 +37,9 @@ from schemas.data import (
 from schemas.errors import UserError
 from schemas.recipe import Recipe
 from schemas.reward_model import Preferences, SampledPreferences
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +160,8 @@ def check_files(recipe: Recipe) -> DataSize:
         size = data_size(recipe.data, _sizes_of_files(recipe.data, None))
     if lacking := _lacks(recipe, size):
         raise UserError(lacking)
-    if (ranked := recipe.reward_model) is not None:
-        count = _preferences(recipe, ranked.preferences, "reward_model", most=ranked.max_tokens)
-        size = replace(size, preferences=count)
-    if (section := recipe.preference) is not None:
-        most = section.max_tokens if section.drop_truncated else None
-        labels = section.algorithm == "kto"
-        count = _preferences(recipe, section.data, "preference", most=most, labels=labels)
-        size = replace(size, pairs=count)
+    preferences, pairs = check_preferences(recipe)
+    size = replace(size, preferences=preferences, pairs=pairs)
     ptx = recipe.rl.ptx
     if ptx is not None and ptx.path is not None:
         if ptx.max_tokens > (most := recipe.hardware.learner.pass_tokens):
@@ -172,6 +171,29 @@ def check_files(recipe: Recipe) -> DataSize:
             )
         ptx_texts(ptx.path)  # all of them: one that has none would end the run after SFT
     return size
+
+
+def check_preferences(
+    recipe: Recipe, tokenizer: "ChatTokenizer | None" = None
+) -> tuple[int | None, int | None]:
+    """Return how many rows the files of ``reward_model.preferences`` and of ``preference.data``
+    hold; None where there is none or it is not counted.
+
+    ``tokenizer``: files of the hub are fetched and looked at, too, and the rows of all are put into
+    its chat template. Raises ``UserError`` for a file that leaves nothing to compare.
+    """
+    preferences = pairs = None
+    if (ranked := recipe.reward_model) is not None:
+        preferences = _preferences(
+            recipe, ranked.preferences, "reward_model", tokenizer, most=ranked.max_tokens
+        )
+    if (section := recipe.preference) is not None:
+        most = section.max_tokens if section.drop_truncated else None
+        labels = section.algorithm == "kto"
+        pairs = _preferences(
+            recipe, section.data, "preference", tokenizer, most=most, labels=labels
+        )
+    return preferences, pairs
 
 
 def _sizes_of_files(data: DataSection, first: int | None) -> dict[int, DataSize]:
@@ -215,6 +237,7 @@ def _preferences(
     recipe: Recipe,
     preferences: Preferences,
     section: str,
+    tokenizer: "ChatTokenizer | None",
     *,
     most: int | None,
     labels: bool = False,
@@ -228,15 +251,23 @@ def _preferences(
         return None
     at = OF_PREFERENCE if section == "preference" else OF_REWARD_MODEL
     path, setting = preference_file(preferences, at)
-    if path.startswith(HUB):
+    if path.startswith(HUB) and tokenizer is None:
         return None
     read = min(preferences.limit or FIRST_PREFERENCES, FIRST_PREFERENCES)
     first = preferences.model_copy(update={"limit": read})
     found = read_preferences(first, recipe.data, at, labels=labels)
     if not found.total:
         raise UserError(f"{setting} = '{path}' holds no rows; give a file with at least one")
+    if tokenizer is not None:
+        rejected = recipe.data.max_reject_fraction
+        try:
+            encode(found.rows[:FIRST_ROWS], tokenizer, max_reject_fraction=rejected)
+        except UserError:  # going by the first, which may be unlike the others
+            encode(found.rows, tokenizer, max_reject_fraction=rejected)
     if not labels:
         _check_preferences(found, most, f"{setting} = '{path}'", f"{section}.max_tokens")
+    if path.startswith(HUB):
+        return None
     count = count_rows(path, setting=setting)
     if count is None:
         return None

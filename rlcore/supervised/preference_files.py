@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,11 +29,14 @@ from rlcore.data.sources import GSM8K, read_file
 from rlcore.data.split import content_uid, draw_of, last_for_validation
 from rlcore.models.chat import REASONING, Message
 from rlcore.store.inputs import Read, read_file_digest
-from rlcore.supervised.preferences import Ranked
+from rlcore.supervised.preferences import Preferences, Ranked, encode
 from rlcore.supervised.ranking import RANKS
 from schemas.data import DataSection
 from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions, SampledPreferences
+
+if TYPE_CHECKING:
+    from rlcore.models.tokenizer import ChatTokenizer
 
 FORMS = "TRL (prompt, chosen, rejected) or ranked (prompt, responses, ranks)"
 LABELLED = {"completion", "label"}
@@ -266,6 +269,21 @@ def read_preferences(
     check_rejects(rejects, {where: len(raw)}, data)
     left_out = Counter(reject.reason for reject in rejects) + Counter({EQUAL: equal})
     return Rankings(_split(rows, section.validation_fraction), dict(left_out), len(raw))
+
+
+def encode_file(
+    section: Gsm8kSolutions | FilePreferences,
+    data: DataSection,
+    tokenizer: "ChatTokenizer",
+    at: str = OF_REWARD_MODEL,
+    *,
+    labels: bool = False,
+) -> Preferences:
+    """Return the responses of the file that ``section`` names in tokens, what is left out counted.
+    Raises ``UserError`` as ``read_preferences`` and ``encode`` do."""
+    read = read_preferences(section, data, at, labels=labels)
+    encoded = encode(read.rows, tokenizer, max_reject_fraction=data.max_reject_fraction)
+    return replace(encoded, left_out=read.left_out | encoded.left_out)
 
 
 def _split(rows: Sequence[Ranked], fraction: float) -> list[Ranked]:

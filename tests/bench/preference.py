@@ -22,8 +22,8 @@ from rlcore.models.tokenizer import load_tokenizer
 from rlcore.recipes.load import load_recipe
 from rlcore.supervised.loop import batch_rows
 from rlcore.supervised.preference import other_sequences
-from rlcore.supervised.preference_files import OF_PREFERENCE, read_preferences
-from rlcore.supervised.preferences import encode, fit
+from rlcore.supervised.preference_files import OF_PREFERENCE, encode_file
+from rlcore.supervised.preferences import fit
 from schemas.names import PREFERENCE
 from tests.bench.measures import Measure
 from tests.bench.peers.processes import Timed, by_trl, ours
@@ -87,8 +87,8 @@ def _pairs(model: Path) -> list[dict[str, Any]]:
     """Return the first right and the first wrong solution of each of PAIRS questions, as tokens."""
     recipe = load_recipe("smollm2-dpo", {"preference.data.limit": None}, directory=RECIPES)
     assert recipe.preference is not None, "the recipe has the stage"
-    read = read_preferences(recipe.preference.data, recipe.data, OF_PREFERENCE, labels=False)
-    table = fit(encode(read.rows, load_tokenizer(model)), MAX_TOKENS).table
+    data, tokenizer = recipe.preference.data, load_tokenizer(model)
+    table = fit(encode_file(data, recipe.data, tokenizer, OF_PREFERENCE), MAX_TOKENS).table
     found = []
     for _, rows in table.group_by("uid", maintain_order=True):
         right = rows.filter(pl.col("rank") == 1).head(1).to_dicts()

@@ -1,5 +1,6 @@
 """Preferences in files become rankings of whole answers, or are refused row by row."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -7,13 +8,16 @@ import polars as pl
 import pytest
 
 from rlcore.data.split import content_uid
+from rlcore.plan import data_size
+from rlcore.plan.data_size import check_preferences
+from rlcore.recipes.load import load_recipe
 from rlcore.supervised.preference_files import SOLUTIONS_FILE, preference_digests, read_preferences
 from rlcore.supervised.preferences import encode
 from schemas.data import DataSection, FileSource
 from schemas.errors import UserError
 from schemas.reward_model import FilePreferences, Gsm8kSolutions
 from schemas.tables import PREFERENCES
-from tests.inputs import GSM8K, reads
+from tests.inputs import GSM8K, ROOT, reads
 from tests.rlcore.supervised.responses import solutions, write
 
 DATA = DataSection(sources=(FileSource(path="x.jsonl"),))
@@ -112,3 +116,34 @@ def test_the_real_solutions_are_read_whole(monkeypatch) -> None:
     assert Counter(row.level for row in rows) == {"correct": 2001, "wrong": 3264, "malformed": 11}
     held_out = {row.uid for row in rows if row.split == "validation"}
     assert 200 < len(held_out) < 330
+
+
+def test_preferences_of_the_hub_are_looked_at_once_the_data_are_there(
+    tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at the start, where nothing is fetched, and not after all of SFT."""
+    (tmp_path / "pairs.jsonl").write_text('{"question": "1 + 1?", "good": "2", "bad": "3"}\n')
+    given = {"preference.data": {"kind": "file", "path": str(tmp_path / "pairs.jsonl")}}
+    recipe = load_recipe("smollm2-dpo", given, directory=ROOT / "flows" / "recipes")
+    monkeypatch.setattr(data_size, "HUB", str(tmp_path))
+    assert check_preferences(recipe) == (None, None)
+    with pytest.raises(UserError, match="columns question, good, bad"):
+        check_preferences(recipe, tokenizer)
+
+
+def test_preferences_that_a_template_refuses_end_before_sft(
+    tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [
+        {"prompt": f"What is {n}?", "chosen": f"{n}", "rejected": "no", "system": "Be short."}
+        for n in range(8)
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
+    given = {"preference.data": {"kind": "file", "path": str(path)}}
+    recipe = load_recipe("smollm2-dpo", given, directory=ROOT / "flows" / "recipes")
+    assert check_preferences(recipe, tokenizer) == (None, 8)
+    refuse = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    monkeypatch.setattr(tokenizer, "chat_template", refuse + tokenizer.chat_template)
+    with pytest.raises(UserError, match=r"16 of 16 responses rejected.* no system"):
+        check_preferences(recipe, tokenizer)
