@@ -12,6 +12,7 @@ The login page of Prefect's UI keeps its password in the browser; a one-time lin
 """
 
 import argparse
+import asyncio
 import base64
 import json
 import os
@@ -19,7 +20,7 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,24 @@ def bound_database_memory() -> None:
     event.listen(Engine, "connect", keep_few_pages)
 
 
+def keep_loop_running() -> None:
+    """Let a changed automation into Prefect's memory without blocking its event loop.
+
+    Prefect waits for that in the loop's own thread, under a lock that a coroutine of the same loop
+    holds every five seconds: where both meet, the server never answers again.
+    """
+    from prefect.server.events.models import automations
+
+    pending = set[asyncio.Task[None]]()  # the loop itself holds a task weakly
+
+    def start(change: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(change)
+        pending.add(task)
+        task.add_done_callback(pending.discard)
+
+    setattr(automations, "run_coro_as_sync", start)  # noqa: B010 - it exports none of its own
+
+
 class LoginLinks:
     """Links that log one browser in, each valid once and for ``LINK_S`` seconds."""
 
@@ -259,6 +278,7 @@ def main(arguments: list[str] | None = None) -> int:
                 " --listen out"
             )
         bound_database_memory()
+        keep_loop_running()
         app = create_guarded_app(options.reports, [name.lower() for name in options.name])
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -174,7 +174,10 @@ def wait_ready(
         if not service.alive():
             raise ServiceError(f"{what} ended while starting; {log} says why: {_last_line(log)}")
         if time.monotonic() > end:
-            raise ServiceError(f"{what} was not ready within {deadline_s:.0f} s; see {log}")
+            raise ServiceError(
+                f"{what} was not ready within {deadline_s:.0f} s, though its process {service.pid}"
+                f" runs; see {log}, end it by `rl-pipeline down`, and try again"
+            )
         time.sleep(0.1)
 
 

@@ -64,6 +64,53 @@ def test_the_database_leaves_little_memory_in_the_server(tmp_path: Path) -> None
     assert left["bounded"] < left["as-prefect-does"] / 2
 
 
+CHANGED_MEANWHILE = """
+import asyncio, sys
+from prefect.server.events.actions import DoNothing
+from prefect.server.database import provide_database_interface
+from prefect.server.events.models.automations import create_automation
+from prefect.server.events.schemas.automations import Automation, EventTrigger
+from prefect.server.events import triggers
+from flows.server import keep_loop_running
+
+async def look_for_changes(looks):
+    async with triggers._automations_lock():  # as Prefect does every five seconds
+        looks.set()
+        await asyncio.sleep(0.5)
+
+async def main():
+    db, looks = provide_database_interface(), asyncio.Event()
+    await db.create_db()
+    looking = asyncio.create_task(look_for_changes(looks))
+    await looks.wait()
+    trigger = EventTrigger(posture="Reactive", expect={"a"}, threshold=1, within=10)
+    automation = Automation(name="a", trigger=trigger, actions=[DoNothing()])
+    async with db.session_context(begin_transaction=True) as session:
+        made = await create_automation(session=session, automation=automation)
+    print("committed", flush=True)
+    await looking
+    while made.id not in triggers.automations_by_id:
+        await asyncio.sleep(0.1)
+    print("known", flush=True)
+
+keep_loop_running()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.timeout(300)
+def test_an_automation_that_changes_while_prefect_looks_for_changes_stops_no_loop(
+    tmp_path: Path,
+) -> None:
+    """Without the mend this hangs, as the server of whoever calls ``up`` at that moment does."""
+    home = {**os.environ, "PREFECT_HOME": str(tmp_path)}
+    for name in ("PREFECT_API_URL", "PREFECT_SERVER_DATABASE_CONNECTION_URL"):
+        home.pop(name, None)
+    program = [sys.executable, "-c", CHANGED_MEANWHILE]
+    told = subprocess.run(program, env=home, stdout=subprocess.PIPE, timeout=240, check=True)
+    assert told.stdout.split() == [b"committed", b"known"]
+
+
 def test_a_client_with_the_password_can_change_things(server: Server) -> None:
     """Without this the refusals below could be those of a wrong request."""
     status, _, text = server.call(

@@ -63,7 +63,9 @@ def test_service_that_ends_at_once_shows_its_last_output(tmp_path: Path) -> None
 
 def test_deadline_names_whom_it_waited_for(tmp_path: Path) -> None:
     service = services.start(tmp_path, "worker", SLEEP, os.environ, cwd=tmp_path)
-    with pytest.raises(UserError, match=r"the worker was not ready within 1 s; see .*worker\.log"):
+    with pytest.raises(
+        UserError, match=r"within 1 s, though its process \d+ runs; see .*worker\.log"
+    ):
         services.wait_ready(tmp_path, service, lambda: False, 1, what="the worker")
     services.stop(tmp_path, "worker")
 
