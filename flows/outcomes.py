@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlcore.recipes.load import parse_override
+from rlcore.recipes.text import value_text
 from schemas.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,13 +47,8 @@ def variants(texts: Sequence[str]) -> list[Variant]:
         keys[name] = values
     swept = [name for name, values in keys.items() if len(values) > 1]
     combined = [dict(zip(keys, chosen, strict=True)) for chosen in product(*keys.values())]
-    return [
-        Variant(one, ", ".join(f"{name}={_text(one[name])}" for name in swept)) for one in combined
-    ]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    texts = [", ".join(f"{name}={value_text(one[name])}" for name in swept) for one in combined]
+    return [Variant(one, text) for one, text in zip(combined, texts, strict=True)]
 
 
 COLUMNS = ("recipe", "values", "seed", "before", "rl", "rise", "iterations", "seconds")

@@ -1,35 +1,28 @@
 """Stage 2: sources become prompts, demonstrations and rejects, in the base model's tokens."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import polars as pl
 from prefect.logging import get_run_logger
 
 from rlcore.data.prepare import prepare_files
 from rlcore.data.sources import check_unchanged
+from rlcore.models.base import load_base_tokenizer
 from rlcore.models.files import model_directory
-from rlcore.models.tokenizer import load_tokenizer
 from rlcore.plan.data_size import check_preferences
 from rlcore.plan.preconditions import check_classifiers
 from rlcore.plan.rehearsal import at_hand, check_dataset
 from rlcore.rewards.truths import check_covered
 from schemas.artifacts import ArtifactRef
 from schemas.names import BASE_MODEL
-from schemas.recipe import Recipe
 from schemas.stages import Stage
 from tasks.runtime.caching import StageRun, cached_stage
 from tasks.runtime.stage_run import PipelineRun
-
-if TYPE_CHECKING:
-    from rlcore.models.tokenizer import ChatTokenizer
 
 
 @cached_stage(Stage.PREPARE_DATA)
 def prepare_data(run: StageRun) -> ArtifactRef:
     """Read, normalise, clean and split the sources; tokenise with the base model's tokenizer."""
     recipe = run.recipe
-    tokenizer = _tokenizer(recipe, run.model(BASE_MODEL))
+    tokenizer = load_base_tokenizer(recipe.model, run.model(BASE_MODEL))
     with run.store.scratch() as folder:
         prepared = prepare_files(recipe, tokenizer, folder, run.kind)
         check_unchanged(recipe.data, run.keys.reads)
@@ -47,8 +40,8 @@ def check_prepared(run: PipelineRun, dataset: ArtifactRef, base_model: ArtifactR
     """
     recipe, functions = run.recipe, run.recipe.reward.functions
     if recipe.reward_model is not None or recipe.preference is not None:
-        tokenizer = _tokenizer(recipe, model_directory(run.store.directory(base_model)))
-        check_preferences(recipe, tokenizer)
+        directory = model_directory(run.store.directory(base_model))
+        check_preferences(recipe, load_base_tokenizer(recipe.model, directory))
     check_classifiers(recipe, recipe.rl.rollout.max_new_tokens, fetch=True)
     if any(function.data_sources or function.styles for function in functions):
         check_covered(pl.scan_parquet(run.store.table_file(dataset, "prompts")), functions)
@@ -57,9 +50,3 @@ def check_prepared(run: PipelineRun, dataset: ArtifactRef, base_model: ArtifactR
         tables = [pl.scan_parquet(run.store.table_file(dataset, name)) for name in names]
         for sentence in check_dataset(recipe, *tables):
             get_run_logger().warning(sentence)
-
-
-def _tokenizer(recipe: Recipe, directory: Path) -> "ChatTokenizer":
-    trusted = recipe.model.trust_remote_code
-    name = recipe.model.path or "from_scratch"
-    return load_tokenizer(directory, name=name, trust_remote_code=trusted)

@@ -302,9 +302,14 @@ def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -
         copy_tokenizer(source, target, trust_remote_code=trusted)
         if model.chat_template is not None:
             _set_chat_template(target, model)
-    return load_tokenizer(
-        target, name=model.path or "from_scratch", trust_remote_code=model.trust_remote_code
-    )
+    return load_base_tokenizer(model, target)
+
+
+def load_base_tokenizer(model: ModelSection, directory: Path) -> "ChatTokenizer":
+    """Return the tokenizer of the base model in ``directory``. Raises ``UserError`` as
+    ``load_tokenizer`` does."""
+    trusted, name = model.trust_remote_code, model.path or "from_scratch"
+    return load_tokenizer(directory, name=name, trust_remote_code=trusted)
 
 
 def scratch_stops(model: ModelSection) -> Stops:

@@ -184,15 +184,11 @@ def check_preferences(
     """
     preferences = pairs = None
     if (ranked := recipe.reward_model) is not None:
-        preferences = _preferences(
-            recipe, ranked.preferences, "reward_model", tokenizer, most=ranked.max_tokens
-        )
+        preferences = _preferences(recipe, ranked.preferences, tokenizer, ranked.max_tokens)
     if (section := recipe.preference) is not None:
         most = section.max_tokens if section.drop_truncated else None
-        labels = section.algorithm == "kto"
-        pairs = _preferences(
-            recipe, section.data, "preference", tokenizer, most=most, labels=labels
-        )
+        kto = section.algorithm == "kto"
+        pairs = _preferences(recipe, section.data, tokenizer, most, OF_PREFERENCE, labels=kto)
     return preferences, pairs
 
 
@@ -236,20 +232,19 @@ def _lacks(recipe: Recipe, size: DataSize) -> str:
 def _preferences(
     recipe: Recipe,
     preferences: Preferences,
-    section: str,
     tokenizer: "ChatTokenizer | None",
-    *,
     most: int | None,
+    at: str = OF_REWARD_MODEL,
+    *,
     labels: bool = False,
 ) -> int | None:
     """Return the number of rows of their file, None where they have none or it is not counted.
 
-    ``most``: tokens above which a response is left out by ``section``; ``labels``: it takes single
-    responses.
+    ``most``: tokens above which a response is left out; ``at``: the setting they are of, which
+    with ``labels`` takes single responses.
     """
     if isinstance(preferences, SampledPreferences):
         return None
-    at = OF_PREFERENCE if section == "preference" else OF_REWARD_MODEL
     path, setting = preference_file(preferences, at)
     if path.startswith(HUB) and tokenizer is None:
         return None
@@ -265,10 +260,8 @@ def _preferences(
         except UserError:  # going by the first, which may be unlike the others
             encode(found.rows, tokenizer, max_reject_fraction=rejected)
     if not labels:
-        _check_preferences(found, most, f"{setting} = '{path}'", f"{section}.max_tokens")
-    if path.startswith(HUB):
-        return None
-    count = count_rows(path, setting=setting)
+        _check_preferences(found, most, f"{setting} = '{path}'", at)
+    count = None if path.startswith(HUB) else count_rows(path, setting=setting)
     if count is None:
         return None
     count = min(count, preferences.limit or count)
@@ -276,18 +269,19 @@ def _preferences(
     return math.ceil(count * len(found.rows) / (2 * found.total)) if labels else count
 
 
-def _check_preferences(found: Rankings, most: int | None, where: str, limit: str) -> None:
+def _check_preferences(found: Rankings, most: int | None, where: str, at: str) -> None:
     """Refuse a file that leaves a split without two responses to compare; those with more words
-    than ``most``, the value of ``limit``, are too long in any tokenizer."""
+    than ``most`` are too long in any tokenizer."""
     ranks: dict[str, dict[str, set[int]]] = {"train": {}, "validation": {}}
     for row in found.rows:
         if most is None or len(row.response.split()) <= most:
             ranks[row.split].setdefault(row.uid, set()).add(row.rank)
     for split, prompts in ranks.items():
         if not any(len(of_prompt) > 1 for of_prompt in prompts.values()):
+            limit = f"{at.partition('.')[0]}.max_tokens = {most}"
             reasons = "".join(f", {count} are {why}" for why, count in found.left_out.items())
             raise UserError(
                 f"{where}: of {found.total} rows none gives two responses of unequal rank to a"
-                f" {split} prompt{'' if most is None else f' within {limit} = {most}'}{reasons};"
+                f" {split} prompt{'' if most is None else f' within {limit}'}{reasons};"
                 f" give more rows{'' if most is None else ', or raise it'}"
             )

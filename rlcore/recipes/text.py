@@ -1,6 +1,7 @@
 """YAML of recipes and overrides: each key once, ``2e-6`` a number, quoted text as it is; and
 within limits, as anchors, brackets and length can ask for more than a machine has."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -140,3 +141,8 @@ def read_yaml(text: str, where: str, remedy: str = "correct it") -> Any:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that there is not
         detail = " ".join(str(error).split())
         raise UserError(f"{where} is not valid YAML: {detail}; {remedy}") from None
+
+
+def value_text(value: Any) -> str:
+    """Return a value of a recipe as text: JSON, but a string as it is."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

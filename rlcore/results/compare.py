@@ -1,6 +1,5 @@
 """Runs side by side: in what they differ, their metrics, and their evaluations prompt by prompt."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -9,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
-from rlcore.recipes.text import leaves
+from rlcore.recipes.text import leaves, value_text
 from rlcore.results.paired import METRICS, Condition, Difference, difference, prompt_values
 from rlcore.results.run import Run
 from schemas.artifacts import Manifest
@@ -56,14 +55,10 @@ def differing_settings(runs: Sequence[Run]) -> list[RunDifference]:
 
 def recipe_differences(recipes: Sequence[Mapping[str, Any]]) -> list[RunDifference]:
     """Return the dotted keys whose values are not the same in all ``recipes``, in their order."""
-    flat = [{key: _text(value) for key, value in leaves(recipe)} for recipe in recipes]
+    flat = [{key: value_text(value) for key, value in leaves(recipe)} for recipe in recipes]
     keys = dict.fromkeys(key for recipe in flat for key in recipe if key not in NAMES)
     rows = [RunDifference("recipe", key, tuple(recipe.get(key) for recipe in flat)) for key in keys]
     return [row for row in rows if len(set(row.values)) > 1]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _manifests(run: Run) -> dict[str, Manifest]:
