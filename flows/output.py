@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
+from types import NoneType
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -129,7 +130,7 @@ def table_lines(
     three digits; where even that is too wide, each row is a record with a line per column.
     """
     right = [
-        bool(rows) and all(_is_number(row[name]) or row[name] is None for row in rows)
+        bool(rows) and all(type(row[name]) in (int, float, NoneType) for row in rows)
         for name in columns
     ]
     heads = [_cell(name, width) for name in columns]
@@ -222,7 +223,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, str | int | None) else str(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -15,10 +15,10 @@ from rlcore.engines.pool import load_model_directory
 from rlcore.envs.registry import environment_names
 from rlcore.evaluation.evaluate import evaluate
 from rlcore.evaluation.win_rate import with_win_rates
-from rlcore.models.base import check_base_model, model_tokenizer, with_file_names
+from rlcore.models.base import check_base_model, with_file_names
 from rlcore.models.files import MODEL_FOLDER, locate_model, model_directory
 from rlcore.models.stop_tokens import Stops
-from rlcore.models.tokenizer import load_tokenizer
+from rlcore.models.tokenizer import load_tokenizer, model_tokenizer
 from rlcore.recipes.load import recipe_digest, sampling_code
 from rlcore.results.provenance import CODE, RECIPE, record_code, record_inputs, record_recipe
 from rlcore.rewards.registry import code_digests

@@ -5,8 +5,8 @@ from prefect.logging import get_run_logger
 
 from rlcore.data.prepare import prepare_files
 from rlcore.data.sources import check_unchanged
-from rlcore.models.base import load_base_tokenizer
 from rlcore.models.files import model_directory
+from rlcore.models.tokenizer import model_tokenizer
 from rlcore.plan.data_size import check_preferences
 from rlcore.plan.preconditions import check_classifiers
 from rlcore.plan.rehearsal import at_hand, check_dataset
@@ -22,7 +22,7 @@ from tasks.runtime.stage_run import PipelineRun
 def prepare_data(run: StageRun) -> ArtifactRef:
     """Read, normalise, clean and split the sources; tokenise with the base model's tokenizer."""
     recipe = run.recipe
-    tokenizer = load_base_tokenizer(recipe.model, run.model(BASE_MODEL))
+    tokenizer = model_tokenizer(recipe.model, run.model(BASE_MODEL))
     with run.store.scratch() as folder:
         prepared = prepare_files(recipe, tokenizer, folder, run.kind)
         check_unchanged(recipe.data, run.keys.reads)
@@ -41,7 +41,7 @@ def check_prepared(run: PipelineRun, dataset: ArtifactRef, base_model: ArtifactR
     recipe, functions = run.recipe, run.recipe.reward.functions
     if recipe.reward_model is not None or recipe.preference is not None:
         directory = model_directory(run.store.directory(base_model))
-        check_preferences(recipe, load_base_tokenizer(recipe.model, directory))
+        check_preferences(recipe, model_tokenizer(recipe.model, directory))
     check_classifiers(recipe, recipe.rl.rollout.max_new_tokens, fetch=True)
     if any(function.data_sources or function.styles for function in functions):
         check_covered(pl.scan_parquet(run.store.table_file(dataset, "prompts")), functions)

@@ -14,7 +14,7 @@ from rlcore.engines.pool import load_model_directory
 from rlcore.evaluation.evaluate import select_prompts
 from rlcore.evolve.agents import Agents
 from rlcore.evolve.prompts import AgentPrompts, Row, problems_of
-from rlcore.models.base import model_tokenizer
+from rlcore.models.tokenizer import model_tokenizer
 from rlcore.rewards.truths import check_covered
 from rlcore.rewards.types import Reward, RewardRow
 from rlcore.rl.workers import Workers

@@ -35,7 +35,14 @@ from rlcore.models.stop_tokens import (
     record_stops,
     stops_of,
 )
-from rlcore.models.tokenizer import EOS, PAD, eos_token_id, load_tokenizer, train_tokenizer
+from rlcore.models.tokenizer import (
+    EOS,
+    PAD,
+    eos_token_id,
+    load_tokenizer,
+    model_tokenizer,
+    train_tokenizer,
+)
 from rlcore.models.weight_names import empty_model, file_shapes, has_file_names, write_file_names
 from rlcore.store.limits import within, within_memory
 from schemas.errors import UserError
@@ -112,16 +119,6 @@ def load_pretrained(directory: Path) -> "tuple[PreTrainedModel, ChatTokenizer]":
 
     model = AutoModelForCausalLM.from_pretrained(directory, dtype="auto")
     return model.eval(), load_tokenizer(directory)
-
-
-def model_tokenizer(model: ModelSection, directory: Path) -> "ChatTokenizer":
-    """Return the tokenizer of ``directory``, as ``model`` says; raises as ``load_tokenizer``."""
-    return load_tokenizer(
-        directory,
-        name=model.path or "",
-        trust_remote_code=model.trust_remote_code,
-        chat_template=model.chat_template,
-    )
 
 
 TEMPLATE_S = 20.0  # for a question of one line, which takes milliseconds
@@ -302,14 +299,7 @@ def base_tokenizer(model: ModelSection, target: Path, *, texts: Iterable[str]) -
         copy_tokenizer(source, target, trust_remote_code=trusted)
         if model.chat_template is not None:
             _set_chat_template(target, model)
-    return load_base_tokenizer(model, target)
-
-
-def load_base_tokenizer(model: ModelSection, directory: Path) -> "ChatTokenizer":
-    """Return the tokenizer of the base model in ``directory``. Raises ``UserError`` as
-    ``load_tokenizer`` does."""
-    trusted, name = model.trust_remote_code, model.path or "from_scratch"
-    return load_tokenizer(directory, name=name, trust_remote_code=trusted)
+    return model_tokenizer(model, target)
 
 
 def scratch_stops(model: ModelSection) -> Stops:

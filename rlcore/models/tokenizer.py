@@ -10,6 +10,8 @@ from schemas.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as ChatTokenizer
 
+    from schemas.model import ModelSection
+
 # Loaders use Qwen2Tokenizer for every Qwen2 model, and it makes "<|endoftext|>" special.
 SPECIAL_TOKENS = ("<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 PAD, EOS, SYSTEM, USER, ASSISTANT = SPECIAL_TOKENS
@@ -89,6 +91,16 @@ def load_tokenizer(
             f"tokenizer of model '{name}' has no chat template; set model.chat_template"
         )
     return tokenizer
+
+
+def model_tokenizer(model: "ModelSection", directory: Path) -> "ChatTokenizer":
+    """Return the tokenizer of ``directory``, as ``model`` says; raises as ``load_tokenizer``."""
+    return load_tokenizer(
+        directory,
+        name=model.path or "",
+        trust_remote_code=model.trust_remote_code,
+        chat_template=model.chat_template,
+    )
 
 
 def read_tokenizer(

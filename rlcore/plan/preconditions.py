@@ -21,11 +21,12 @@ from rlcore.evolve.prompts import check_templates
 from rlcore.learner.packing_check import try_architecture
 from rlcore.models.adapter import check_adapter
 from rlcore.models.architectures import check_states
-from rlcore.models.base import check_base_model, model_tokenizer, scratch_stops
+from rlcore.models.base import check_base_model, scratch_stops
 from rlcore.models.classifier import check_base, check_classifier, located
 from rlcore.models.files import local_directory
 from rlcore.models.shape import model_parameters
 from rlcore.models.stop_tokens import NEVER_CLOSES, Stops
+from rlcore.models.tokenizer import model_tokenizer
 from rlcore.plan.batches import worker_counts
 from rlcore.plan.data_size import check_files
 from rlcore.plan.functions import check_functions
