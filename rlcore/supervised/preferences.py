@@ -92,7 +92,8 @@ def encode(
     if len(refused) > max_reject_fraction * len(rows):
         raise UserError(
             f"preferences: {len(refused)} of {len(rows)} responses rejected, over"
-            f" data.max_reject_fraction = {max_reject_fraction:g}, such as {refused[0].detail}"
+            f" data.max_reject_fraction = {max_reject_fraction:g}, such as {refused[0].detail};"
+            " correct such rows or leave them out, or set a model.chat_template that takes them"
         )
     left_out = Counter(tokens.reason for tokens in refused)
     both = zip(rows, encoded, strict=True)
