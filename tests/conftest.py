@@ -40,6 +40,7 @@ REFUSED = "the kernel refuses namespaces"
 ONE_MACHINE = "a second machine is refused"
 TESTS = Path(__file__).parent
 WITH_SERVER = ("flows", "tasks")  # their directories
+LONG = ("rlcore/rl", "rlcore/learner")  # of the others: what begins last is waited for
 if PROCESS is not None:
     # Spinning threads of one process slow down the computing threads of the other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -57,18 +58,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             shared = _needs_server(folder) and folder.parts != ("tests", "flows")
             return "server" if shared else str(folder)
 
+        def schedule(self) -> None:
+            # Units are handed out in this order, and processes come in the order of their start.
+            by_name = sorted(self.assigned_work.items(), key=lambda node: node[0].gateway.id)
+            self.assigned_work = dict(by_name)
+            super().schedule()
+
     return ByDirectory(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest unit first, skip what may be skipped, and give each a deadline that ends what
-    hangs and not what is slow on a machine with much else to do: ``SLACK`` times its own."""
-    items.sort(key=lambda item: not _needs_server(item.path.parent.relative_to(TESTS.parent)))
+    """Put the longest units first, skip what may be skipped, and give each a deadline that ends
+    what hangs and not what is slow on a machine with much else to do: ``SLACK`` times its own."""
+    items.sort(key=lambda item: _turn(item.path.parent.relative_to(TESTS.parent)))
     _mark_skips(items)
     for item in items:
         own = item.get_closest_marker("timeout")
         idle_s = float(own.args[0] if own else config.getini("timeout"))
         item.add_marker(pytest.mark.timeout(SLACK * idle_s), append=False)
+
+
+def _turn(folder: Path) -> int:
+    """Return the turn of ``folder``, relative to the project: its place among the units."""
+    if _needs_server(folder):
+        return 0
+    return 1 if "/".join(folder.parts[1:]) in LONG else 2
 
 
 def _needs_server(folder: Path) -> bool:
