@@ -257,7 +257,7 @@ class DataSection(Section):
     deduplicate: Literal["exact", "near", "off"] = setting(
         "near",
         "training rows dropped: equal texts, near ones too, or none; default with a"
-        " source of kind arithmetic or programs: exact",
+        f" source of kind {', '.join(GENERATED[:-1])} or {GENERATED[-1]}: exact",
     )
     near_duplicate_jaccard: float = setting(
         0.9,

@@ -168,6 +168,13 @@ def test_the_pages_are_those_of_commands_and_checks() -> None:
     assert FINDINGS.read_text(encoding="utf-8") == findings(), message
 
 
+def test_the_site_leads_to_each_page() -> None:
+    docs = COMMANDS.parents[1]
+    pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
+    site = (docs.parent / "infra" / "site.toml").read_text(encoding="utf-8")
+    assert set(re.findall(r'"(\S+\.md)"', site)) == pages
+
+
 def test_every_command_and_every_finding_has_an_anchor() -> None:
     """A link to one must work from a page, a report or an error."""
     listed = re.findall(r"(?m)^## (.+)$", commands())
