@@ -136,7 +136,7 @@ class RolloutHardware(Section):
     threads: int = setting(1, "CPU threads per engine", ge=1)
     tensor_parallel: int = setting(1, "GPUs that share an engine's weights", ge=1)
     gpu_memory_utilization: float = setting(
-        0.5, "share of a GPU's memory for weights and KV cache", gt=0, le=1
+        0.5, "share of a GPU's memory for weights and KV cache of its engines", gt=0, le=1
     )
     sleep: bool = setting(
         False,
@@ -203,6 +203,14 @@ class HardwareSection(Section):
         " ends, also where a learner's memory ran out, else it has half of micro_batch_tokens",
         ge=0,
     )
+
+    @property
+    def memory_of_an_engine(self) -> float:
+        """Share of a GPU's memory for each engine, of which several may be on it."""
+        ranks, engine = self.learner.gpus_per_rank, self.rollout.gpus_per_engine
+        room = 1 - ranks if ranks + engine <= 1 else 1
+        at_most = max(1, int(room / engine + 1e-9))
+        return self.rollout.gpu_memory_utilization / min(self.rollout.engines, at_most)
 
     def takes_vllm_on_cpu(self, parameters: int) -> bool:
         """Return whether vLLM samples on cpu from a model of ``parameters``; in a run that

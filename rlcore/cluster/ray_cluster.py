@@ -274,6 +274,8 @@ class RayCluster:
         """
         self.stall_s = stall_s
         set_variables()
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "-1":  # which Ray counts as one
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         # Ray runs workers at niceness 15, at which any other process on the machine would starve
         # them.
         os.environ.setdefault("RAY_worker_niceness", "0")

@@ -48,13 +48,15 @@ def engine_env(spec: EngineSpec) -> dict[str, str]:
     CPU: vLLM in the actor's own process (each extra process imports vllm again), one OpenMP thread
     per ``spec.threads`` (more threads than cores is ~24 times slower), no torch.compile of sampler
     helpers, which runs even in eager mode and delays the first batch by seconds, and a bound on
-    oneDNN's cache, without which memory grows with every rollout.
+    oneDNN's cache, without which memory grows with every rollout. GPU: float32 attention in
+    float32; Triton's default is TF32, whose log-probs differ from the learner's by 1e-3.
     """
     env = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_HOST_IP": "127.0.0.1",  # an engine's processes share a machine
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
+        "TRITON_F32_DEFAULT": "ieee",
         **LOOPBACK_ENV,
     }
     if spec.device == "cpu":

@@ -275,6 +275,7 @@ class Learner:
             self._average.load(average_file(Path(directory)))
         self._versions = loaded
         self._weights.changed()
+        self._yield_memory()  # of a step that was undone
 
     def close(self) -> None:
         """Free the model; the process and its group stay, for the next learner."""

@@ -46,6 +46,8 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
             "'sdpa'"
         )
     lm = _load_value(spec) if spec.head == "value" else _load_lm(spec, spec.model_dir)
+    if spec.adapter is not None:
+        add_adapter(lm, spec.adapter, device)
     if spec.head == "value":
         model = TokenValueModel(lm).to(device).train()
     else:
@@ -58,8 +60,6 @@ def load_model(spec: LearnerSpec, device: str) -> TokenModel:
             reference.to(device).requires_grad_(False)
         model = TokenLogprobModel(lm, reference).to(device).train()
         check_head(model)
-    if spec.adapter is not None:
-        add_adapter(lm, spec.adapter)
     if spec.gradient_checkpointing:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model

@@ -36,9 +36,10 @@ OF_CODES = ".weight."  # in names of the scales and tables of a quantised weight
 SCORE = "score"  # the head of a value model, trained in full
 
 
-def add_adapter(lm: "PreTrainedModel", adapter: Adapter) -> None:
+def add_adapter(lm: "PreTrainedModel", adapter: Adapter, device: str = "cpu") -> None:
     """Freeze ``lm`` and put ``adapter`` on it: A drawn by torch's generator, B zero, so that the
-    model computes what it did, bit for bit.
+    model computes what it did, bit for bit. What is quantised goes to ``device`` layer by layer,
+    which may have no room for the rest of ``lm`` in full.
 
     Raises UserError where the model has no linear layer of a name in ``adapter.targets``, of which
     its output head is none.
@@ -49,7 +50,7 @@ def add_adapter(lm: "PreTrainedModel", adapter: Adapter) -> None:
     targets = _targets(lm, adapter.targets)
     lm.requires_grad_(False)
     if adapter.base == "nf4":
-        _quantise(lm)
+        _quantise(lm, device)
     config = LoraConfig(
         r=adapter.rank,
         lora_alpha=adapter.alpha,  # pyright: ignore[reportArgumentType]
@@ -114,7 +115,7 @@ def _targets(lm: "PreTrainedModel", wanted: str | tuple[str, ...]) -> list[str]:
     return [name for name, kind in layers.items() if kind not in left_out]
 
 
-def _quantise(lm: "PreTrainedModel") -> None:
+def _quantise(lm: "PreTrainedModel", device: str) -> None:
     """Hold the linear layers of ``lm`` but its head in nf4 with doubly quantised scales, as they
     are now: a layer computes with what that decodes to, in the dtype that it had."""
     from torch import nn
@@ -132,7 +133,7 @@ def _quantise(lm: "PreTrainedModel") -> None:
             *sizes, layer.bias is not None, weight.dtype, quant_type="nf4", device="meta"
         )
         codes = layers.Params4bit(weight.data, requires_grad=False, quant_type="nf4")
-        held.weight, held.bias = codes.to(weight.device), layer.bias
+        held.weight, held.bias = codes.to(device), layer.bias
         lm.set_submodule(name, held)
     vars(lm)["is_loaded_in_4bit"] = True  # peft asks
 

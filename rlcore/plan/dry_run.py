@@ -398,7 +398,7 @@ def engine_line(recipe: Recipe, engine_bytes: int, kv_tokens: int | None, device
     """Return what one rollout engine takes and how many longest sequences its cache holds."""
     rollout = recipe.hardware.rollout
     if device == "cuda":
-        what = f"{rollout.gpu_memory_utilization:.0%} of its GPU(s), weights included"
+        what = f"{recipe.hardware.memory_of_an_engine:.0%} of its GPU(s), weights included"
     else:
         what = f"{gib(engine_bytes)}, {rollout.kv_cache_gib} GiB of it KV cache"
     cache = "KV cache unknown without a GPU"

@@ -202,7 +202,9 @@ def this_machine(store: str, *, gpus: bool) -> Machine:
 def _visible_gpus() -> tuple[int, ...]:
     sizes = [int(line) * 2**20 for line in gpu_facts("memory.total", ",nounits") if line.isdigit()]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return tuple(sizes if chosen is None else sizes[: len([c for c in chosen.split(",") if c])])
+    return tuple(
+        sizes if chosen is None else sizes[: sum(c not in ("", "-1") for c in chosen.split(","))]
+    )
 
 
 def gpu_facts(query: str, form: str = "") -> list[str]:
@@ -242,6 +244,13 @@ def _check_gpus(fit: Fit) -> None:
     if fit.memory is None:
         return
     smallest = min(gpus)
+    dtype = fit.recipe.model.dtype
+    whole = BYTES[dtype] * fit.shape.parameters if fit.shape is not None else 0
+    if hardware.learner.stage(dtype) == 3 and whole > smallest:
+        raise UserError(
+            f"hardware.learner: each rank loads all weights, {gib(whole)}, before ZeRO-3 divides"
+            f" them, and the GPU has {gib(smallest)}; use a smaller model or larger GPUs"
+        )
     states, reserved, engine = fit.memory.learner.states, 0, ""
     if one_process or (share < 1 and engine_share < 1):
         reserved = _engine_bytes(fit, smallest)

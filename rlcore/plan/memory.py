@@ -98,8 +98,9 @@ def learner_memory(
 
     Weights and gradients take the dtype's bytes each. Optimizer: 8 bytes a parameter (two fp32
     moments) at ZeRO-0; from ZeRO-1 on 16, as DeepSpeed adds fp32 masters and fp32 gradients of its
-    partition (DeepSpeed docs, memory.rst: 2 + 2 + 16/N). ZeRO-1, 2, 3 divide optimizer,
-    gradients, weights by the ranks. Bytes a parameter measured on CPU, one rank, 52 M parameters
+    partition (DeepSpeed docs, memory.rst: 2 + 2 + 16/N); ZeRO-1 of bf16 keeps the latter whole on
+    each rank (runtime/bf16_optimizer.py). ZeRO-1, 2, 3 divide optimizer, gradients, weights by the
+    ranks. Bytes a parameter measured on CPU, one rank, 52 M parameters
     (resident, at the peak of a step): fp32 ZeRO-0 16.9, 21.4 for 16 computed; ZeRO-1 21.7, 29.7 and
     ZeRO-2 22.4, 26.4 for 24; bf16 ZeRO-1 21.7, 22.2 and ZeRO-2 17.6, 29.6 for 20. So a step briefly
     needs up to 10 more than its states, and ZeRO-3 up to 12 more for gather buffers. With an
@@ -114,8 +115,10 @@ def learner_memory(
             weights += int((NF4_BYTES - width) * linear)
         count = adapter_parameters(shape, adapter)
         weights += width * count
-    gradients = width * count // (ranks if stage >= 2 else 1)
-    optimizer = 8 * count if stage == 0 else 16 * count // ranks
+    whole = 4 * count if stage == 1 and width == 2 else 0
+    gradients = whole + width * count // (ranks if stage >= 2 else 1)
+    partition = 12 if whole and not hardware.offload_optimizer else 16
+    optimizer = 8 * count if stage == 0 else partition * count // ranks
     offloaded = (optimizer if hardware.offload_optimizer else 0) + (
         weights if hardware.offload_params else 0
     )
@@ -177,7 +180,7 @@ def memory_of(
     kv_token = shape.kv_bytes_per_token(BYTES[dtype])
     if device == "cuda":
         gpu = min(gpus, default=0)
-        shared = rollout.gpu_memory_utilization * gpu - weights / rollout.tensor_parallel
+        shared = recipe.hardware.memory_of_an_engine * gpu - weights / rollout.tensor_parallel
         cache = int(shared * rollout.tensor_parallel) if gpu else None
     learner = learner_memory(
         shape,

@@ -86,7 +86,7 @@ def engine_spec(recipe: Recipe, model_dir: Path, device: str) -> EngineSpec:
         dtype=recipe.model.dtype,
         max_model_len=recipe.model.max_tokens,
         max_num_seqs=rollout.max_num_seqs,
-        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        gpu_memory_utilization=recipe.hardware.memory_of_an_engine,
         tensor_parallel_size=rollout.tensor_parallel,
         kv_cache_gib=rollout.kv_cache_gib,
         threads=rollout.threads,

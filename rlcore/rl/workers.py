@@ -141,6 +141,8 @@ class Workers:
             stage=stage,
         )
         spec = replace(spec, dtype=dtype or spec.dtype, on_host=on_host)
+        if self._engines is not None and self.recipe.hardware.rollout.sleep:
+            self._engines[1].rest()
         ranks = self.recipe.hardware.learner.ranks if ranks is None else ranks
         placement = learner_placement(self.recipe, self.device)
         placements = self.cluster.place(placement, ranks)
@@ -210,16 +212,19 @@ class Workers:
             names = [f"rollout-engine-{number}" for number in numbers]
             workers = self.spawn(kind.target, placement, names, [arguments] * len(names))
             began = monotonic()
-            for number, engine in enumerate(workers, start=1):
-                what = f"rollout engine {number} of {len(workers)}"
+            for number, engine in zip(numbers, workers, strict=True):
+                what = f"rollout engine {number + 1} of {count}"
                 with activity(f"the start of {what}"):
                     engine.start("stamp").result(hardware.timeouts.start_s)
                 self._log(f"{what} is ready, {monotonic() - began:.0f} s")
             return workers
 
         count = hardware.rollout.engines
+        # vLLM measures what it takes of a GPU, and another engine there may not start meanwhile.
+        alone = [range(number, number + 1) for number in range(count)]
+        at_once = alone if 0 < placement.gpus < 1 else [range(count)]
         return EnginePool(
-            started(range(count)),
+            [worker for numbers in at_once for worker in started(numbers)],
             timeout_s=hardware.timeouts.rollout_s,
             sync_timeout_s=hardware.timeouts.sync_s,
             in_flight=hardware.rollout.max_num_seqs,

@@ -19,6 +19,11 @@ def test_a_process_without_the_environment_is_refused(model_dirs, monkeypatch) -
         VllmEngine(spec)
 
 
+def test_on_a_gpu_float32_attention_is_in_float32() -> None:
+    """Triton's TF32 differs from the learner's log-probs by more than ``rl.max_canary_gap``."""
+    assert engine_env(EngineSpec(model_dir="", device="cuda"))["TRITON_F32_DEFAULT"] == "ieee"
+
+
 def test_a_folder_without_a_model_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match=r"has no config\.json; give a Hugging Face model"):
         VllmEngine(EngineSpec(model_dir=str(tmp_path)))

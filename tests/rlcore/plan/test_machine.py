@@ -1,5 +1,6 @@
 """What cannot fit a machine is refused before anything starts."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from rlcore.plan.batches import worker_counts
 from rlcore.plan.dry_run import render_plan
-from rlcore.plan.machine import Fit, Machine, check_machine
+from rlcore.plan.machine import Fit, Machine, check_machine, this_machine
 from rlcore.plan.memory import GIB
 from rlcore.plan.preconditions import StartCheck
 from schemas.errors import UserError
@@ -105,6 +106,27 @@ def test_an_engine_without_room_for_a_sequence_is_refused() -> None:
     deep = {"model__from_scratch__num_layers": 900, "model__max_tokens": 100_000}
     deep |= {"model__from_scratch__max_position_embeddings": 100_000}
     assert "raise kv_cache_gib = 1, or" in refused(recipe(**cpu, **deep), ROOMY)
+
+
+def test_what_a_rank_loads_fits_its_gpu_before_it_is_divided() -> None:
+    ranks = {"hardware__learner__ranks": 7, "hardware__learner__gpus_per_rank": 1}
+    ranks |= {"hardware__rollout__gpus_per_engine": 1, "hardware__learner__zero_stage": 3}
+    machine = Machine(host=1024 * GIB, gpus=(27 * GIB,) * 8, disk_free=None)
+    message = refused(big(**ranks, hardware__rollout__engines=1), machine)
+    assert "each rank loads all weights, 28.4 GiB, before ZeRO-3 divides them, and" in message
+    more = {"hardware__rollout__gpu_memory_utilization": 1.0, "model__dtype": "bfloat16"}
+    check_machine(big(**ranks, hardware__rollout__engines=1, **more), machine)
+
+
+@pytest.mark.parametrize(("named", "count"), [("-1", 0), ("", 0), ("1", 1), ("0,2", 2)])
+def test_gpus_that_are_hidden_are_not_planned_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str, count: int
+) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nprintf '81559\\n81559\\n81559\\n'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert this_machine(str(tmp_path), gpus=True).gpus == (81559 * 2**20,) * count
 
 
 def test_heads_that_cannot_be_divided_among_processes_are_refused() -> None:

@@ -63,6 +63,28 @@ def test_workers_take_gpus_where_there_are_any_and_none_on_cpu() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("engines", "rank", "engine", "share"),
+    [
+        (1, 0.4, 0.3, 0.6),
+        (2, 0.4, 0.3, 0.3),  # beside the rank
+        (4, 1, 0.5, 0.3),  # two on each GPU without a rank
+        (4, 1, 1, 0.6),
+        (4, 0.4, 1, 0.6),
+    ],
+)
+def test_engines_divide_the_memory_of_their_gpu(
+    tmp_path: Path, engines: int, rank: float, engine: float, share: float
+) -> None:
+    planned = recipe(
+        hardware__learner__gpus_per_rank=rank,
+        hardware__rollout__engines=engines,
+        hardware__rollout__gpus_per_engine=engine,
+        hardware__rollout__gpu_memory_utilization=0.6,
+    )
+    assert engine_spec(planned, tmp_path, "cuda").gpu_memory_utilization == share
+
+
 def test_threads_are_set_before_a_worker_imports() -> None:
     """OpenMP reads them once; without them two workers of one machine slow each other down."""
     planned = recipe(hardware__learner__threads=2, hardware__rollout__threads=3)
