@@ -66,8 +66,7 @@ def with_cancelling(flow: "Flow[..., Any]") -> "Flow[..., Any]":
 
 
 def _end_when_cancelled(flow: Any, flow_run: Any, state: Any) -> None:
-    """Hook of a flow's state Running. Records which process executes the run, for who follows
-    it."""
+    """Hook of a flow's state Running. Record which process executes the run, for who follows it."""
     del flow, state
     _ending.clear()
     with get_client(sync_client=True) as client:

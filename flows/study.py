@@ -137,8 +137,7 @@ def study(options: argparse.Namespace) -> int:
 
 
 def _judge(options: argparse.Namespace, outcomes: list[RunOutcome], *, runs: int) -> int:
-    """Draw and print what is asked beside the figures; return 0 when nothing failed or was
-    missed."""
+    """Draw and print what is asked beside the figures; return 0 if nothing failed or was missed."""
     if outcomes and options.png:
         draw(outcomes, options.png, sampled=options.sampled)
         print(f"Picture: {options.png}")

@@ -157,8 +157,7 @@ class HubSource(Section):
 
 
 class ArithmeticSource(Section):
-    """Generated two-digit word problems with imperfect demonstrations; disjoint by operand
-    tuple."""
+    """Generated two-digit word problems, imperfect demonstrations; disjoint by operand tuple."""
 
     kind: Literal["arithmetic"] = setting(ARITHMETIC, "generated problems")
     train: int = setting(4096, "RL training prompts", ge=1)

@@ -10,8 +10,7 @@ from schemas.section import Section, setting
 
 
 class Schedule(Section):
-    """Learning-rate schedule in optimizer steps (docs/understand/algorithms.md, "Learning
-    rate")."""
+    """Learning rate by optimizer step (docs/understand/algorithms.md, "Learning rate")."""
 
     kind: Literal["constant", "linear", "cosine", "wsd"] = setting(
         "constant", "after warm-up; wsd = constant, then a linear decay"

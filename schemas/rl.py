@@ -449,8 +449,7 @@ class RLSection(Section):
             )
 
     def overlong_rules(self, turns: int) -> Iterator[str]:
-        """Yield a sentence where ``algorithm.overlong`` cannot act on responses of ``turns``
-        turns."""
+        """Yield a sentence if ``algorithm.overlong`` cannot act on responses of ``turns`` turns."""
         overlong, longest = self.algorithm.overlong, self.rollout.max_new_tokens * turns
         if overlong is None:
             return

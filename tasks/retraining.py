@@ -189,8 +189,7 @@ def _champion_side(
 
 
 def _judged_alike(store: ArtifactStore, one: ArtifactRef, other: ArtifactRef) -> bool:
-    """Return whether two evaluations drew and scored by the same settings, code and reward
-    model."""
+    """Return whether two evaluations drew and scored by equal settings, code and reward model."""
     parts: list[Any] = []
     for ref in (one, other):
         manifest = store.peek(ref.kind, ref.key)

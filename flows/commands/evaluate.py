@@ -130,8 +130,7 @@ def figure_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def worth_showing(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the figures that a table shows: "all" of a single source and subset says nothing
-    new."""
+    """Return the figures that a table shows: "all" of one source and subset says nothing new."""
     several = len({(row["data_source"], row["subset"]) for row in figures}) > 2
     return [row for row in figures if several or row["data_source"] != "all"]
 

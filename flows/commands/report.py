@@ -79,8 +79,7 @@ def _ending(run: Run) -> Ending | None:
 
 
 def _address(path: Path) -> str | None:
-    """Return the URL under which the server of this project serves ``path``; None where it does
-    not."""
+    """Return the URL at which the server of this project serves ``path``; None if it does not."""
     server = services.find(local.HOME, "server")
     if server is None:
         return None

@@ -156,8 +156,7 @@ class AdvantageResult:
 
     @property
     def constant_fraction(self) -> float:
-        """Share of groups without a signal for a group estimator, because their scores are
-        equal."""
+        """Share of groups without a signal for a group estimator: their scores are equal."""
         return self.num_constant_groups / max(self.num_groups, 1)
 
 
@@ -350,8 +349,7 @@ def _one_per_row(name: str, found: object, batch: AdvantageInput) -> np.ndarray:
 
 
 def _checked(name: str, arrays: Sequence[np.ndarray], batch: AdvantageInput) -> list[np.ndarray]:
-    """Return ``arrays`` with zeros outside the mask and on unscorable rows; all else must be
-    finite."""
+    """Return ``arrays`` with zeros outside the mask and on unscorable rows; the rest is finite."""
     shapes = [np.shape(array) for array in arrays]
     if shapes != [mask.shape for mask in batch.masks]:
         raise UserError(

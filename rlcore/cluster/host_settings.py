@@ -110,8 +110,7 @@ def _is_no_guess(record: logging.LogRecord) -> bool:
 
 
 def obstacles() -> Iterator[tuple[str, str, str]]:
-    """Yield what keeps our own Ray from starting here: a name of it, what was found, and a
-    remedy."""
+    """Yield what keeps our own Ray from starting here: its name, what was found, a remedy."""
     home = os.path.expanduser("~")
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         folder = os.path.join(home, ".ray")

@@ -175,8 +175,7 @@ def software() -> dict[str, str]:
 
 
 def check_software(address: str, theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
-    """Raise UserError, with the first difference, where a node runs other software than the
-    flow."""
+    """Raise UserError with the first difference where a node runs other software than the flow."""
     for name in dict.fromkeys([*ours, *theirs]):
         there, here = theirs.get(name, "none"), ours.get(name, "none")
         if there != here:

@@ -56,8 +56,7 @@ _COUNTER = _Counter()
 
 
 def advance(note: str = "") -> None:
-    """Record that the current call has progressed; ``note``: a message for the user, logged
-    once."""
+    """Record that the current call has progressed; ``note``: a message to the user, logged once."""
     counter = _COUNTER
     counter.count += 1
     counter.note = note or counter.note

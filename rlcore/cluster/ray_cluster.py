@@ -360,8 +360,7 @@ class RayCluster:
         return [placement] * count
 
     def rendezvous(self, first: Placement) -> str:
-        """Return the URL of a new file, or of a free port of rank 0's node as other nodes see
-        it."""
+        """Return the URL of a new file or of a free port of rank 0's node as other nodes see it."""
         if self._local:
             self._meetings.append(new_rendezvous_file())
             return self._meetings[-1]

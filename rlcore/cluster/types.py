@@ -69,8 +69,7 @@ class Pending(Protocol):
 
 
 class Worker(Protocol):
-    """A handle on one object that lives in the cluster; calls are served in the order they
-    start."""
+    """A handle on an object that lives in the cluster; calls are served in the order they start."""
 
     name: str
 

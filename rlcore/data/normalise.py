@@ -304,8 +304,7 @@ def _row(
 
 
 def _check(row: Row) -> None:
-    """Refuse empty turns, roles out of order, rule rows without a ground truth, and what is no
-    text."""
+    """Refuse empty turns, roles out of order, rule rows without a ground truth, what is no text."""
     _check_characters(row)
     if not row.prompt:
         raise BadRow("empty_prompt", "there is no message to answer")

@@ -64,8 +64,7 @@ def table_of(name: str, rows: Sequence[Any], **columns: Any) -> pl.DataFrame:
 
 
 def numbered_uid(number: pl.Expr) -> pl.Expr:
-    """Return the column uid with the ``number`` of each row (``OCCURRENCE``), the first's left
-    out."""
+    """Return the column uid with the ``number`` of each row (``OCCURRENCE``) but the first."""
     later = pl.concat_str("uid", pl.lit("-"), number)
     return pl.when(number > 1).then(later).otherwise("uid").alias("uid")
 

@@ -123,9 +123,9 @@ def validated(stream: Stream) -> int:
     return int(known[-1]) if known else stream.recipe.rl.validation.prompts
 
 
-def accuracy_noise(prompts: int, *, sigmas: float, least: float) -> float:
-    """Return ``sigmas`` standard errors of a difference of two accuracies over ``prompts`` each.
+def accuracy_noise(prompts: int, *, least: float) -> float:
+    """Return three standard errors of a difference of two accuracies over ``prompts`` each.
 
     ``least`` is the smallest difference that matters.
     """
-    return max(least, sigmas * (2 * 0.25 / prompts) ** 0.5)
+    return max(least, 3 * (2 * 0.25 / prompts) ** 0.5)

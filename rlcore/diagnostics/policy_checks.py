@@ -319,8 +319,8 @@ POLICY_CHECKS = (
         name="validation_drop",
         reads=(VALIDATION,),
         measure=_drop,
-        threshold=lambda recipe: accuracy_noise(recipe.rl.validation.prompts, sigmas=3, least=0.1),
-        quiet=lambda stream: _drop(stream) < accuracy_noise(validated(stream), sigmas=3, least=0.1),
+        threshold=lambda recipe: accuracy_noise(recipe.rl.validation.prompts, least=0.1),
+        quiet=lambda stream: _drop(stream) < accuracy_noise(validated(stream), least=0.1),
         says="validation accuracy is {now[val/accuracy]:.3f}, {value:.3f} below its best",
         remedy=(
             f"{LOWER_LR} or let it decay (schedule.kind: linear), {BIGGER_GROUPS}; the best"

@@ -153,7 +153,7 @@ def _agreement_lost(stream: Stream) -> float:
 
 def _accuracy_bound(recipe: Recipe) -> float:
     # Three standard errors: the peak is the best of many, so noise alone is often two below it.
-    return accuracy_noise(5 * recipe.rl.rollout.prompts, sigmas=3, least=0.05)
+    return accuracy_noise(5 * recipe.rl.rollout.prompts, least=0.05)
 
 
 def _truth_lost(stream: Stream) -> float:

@@ -173,8 +173,7 @@ class EnginePool(Members):
         return answers
 
     def stamp(self) -> WeightStamp:
-        """Return the stamp that all engines sample from. Raises WeightSyncError when they
-        differ."""
+        """Return the stamp that all engines sample from. Raises WeightSyncError if they differ."""
         stamps = self._start_each("stamp")()
         return self._agreed(stamps, stamps[0])
 

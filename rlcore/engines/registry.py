@@ -106,6 +106,5 @@ OWN = EngineKind("rlcore.engines.own_engine:OwnEngine", _threads)
 
 
 def engine_kind(name: str) -> EngineKind:
-    """Return the engine that ``hardware.rollout.engine`` names: of ``ENGINES``, or the user's
-    class."""
+    """Return the engine that ``hardware.rollout.engine`` names: one of ours or the user's class."""
     return ENGINES[name] if name in ENGINES else replace(OWN, arguments=(name,))

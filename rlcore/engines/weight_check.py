@@ -65,8 +65,7 @@ def verify_handed(handed: Mapping[str, str], sent: Mapping[str, str]) -> str:
 
 
 def verify_loaded(unloaded: set[str]) -> None:
-    """Raise ``WeightSyncError`` naming the model's parameters that no sent tensor was loaded
-    into."""
+    """Raise ``WeightSyncError`` naming parameters that no sent tensor was loaded into."""
     if unloaded:
         raise WeightSyncError(
             f"{len(unloaded)} of the model's parameters got no tensor: {_named(unloaded)}; learner"

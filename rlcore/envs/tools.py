@@ -34,8 +34,7 @@ class ToolCall:
 
 
 class Malformed(ValueError):
-    """A turn that means to call a tool and does not; the message says what is wrong, to the
-    policy."""
+    """A turn that means to call a tool and does not; the message tells the policy what is wrong."""
 
 
 def call_in(text: str) -> ToolCall | None:

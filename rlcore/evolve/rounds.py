@@ -170,8 +170,7 @@ class Evolution:
         return ref
 
     def sample(self, number: int) -> ArtifactRef:
-        """Return the ``number``-th independent sample of every problem, drawn unless it is
-        stored."""
+        """Return the ``number``-th independent sample of each problem, drawn unless stored."""
         assert number == len(self.samples) + 1, "a sample comes after the one before it"
         ref = self._find(SAMPLES, number)
         if ref is None:

@@ -36,8 +36,7 @@ BUCKET_ELEMENTS = 5 * 10**8  # DeepSpeed's default; _config caps it at the model
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """``grad_norm``: before clipping, over all ranks; inf when the step was skipped because of
-    it."""
+    """``grad_norm``: before clipping, over all ranks; inf if the step was skipped because of it."""
 
     grad_norm: float
     applied: bool

@@ -85,8 +85,7 @@ def _load_lm(spec: LearnerSpec, directory: str) -> "PreTrainedModel":
 
 
 def _load_value(spec: LearnerSpec) -> "PreTrainedModel":
-    """A classifier with our score head: the weights of the directory, or zeros where it has
-    none."""
+    """A classifier with our score head: the weights of the directory, zeros where it has none."""
     from transformers import AutoModelForSequenceClassification
     from transformers.utils import logging
 

@@ -43,8 +43,7 @@ def to_files(
 
 
 def file_state(lm: "PreTrainedModel") -> "dict[str, torch.Tensor]":
-    """Return the weights of ``lm`` as ``save_pretrained`` writes them: file names, shared ones
-    once."""
+    """Return the weights of ``lm`` as ``save_pretrained`` does: file names, shared ones once."""
     held = lm.state_dict()
     return to_files(lm, {name: held[name] for name in canonical_names(lm)})
 

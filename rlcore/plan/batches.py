@@ -39,8 +39,7 @@ class BatchPlan:
 
     @property
     def most_tokens(self) -> int | None:
-        """Most tokens, prompts included, in all optimizer steps; None where their number is
-        unknown."""
+        """Most tokens, with prompts, in all optimizer steps; None where their number is unknown."""
         if self.total_steps is None:
             return None
         sequences = self.total_steps * self.sequences_per_step

@@ -227,8 +227,7 @@ def _longest(recipe: Recipe) -> str:
 
 
 def _micro_batch_line(stage: str, recipe: Recipe, batch: BatchPlan) -> str:
-    """Return how one optimizer step is split at the longest lengths; real batches need fewer
-    passes."""
+    """Return how an optimizer step is split at the longest lengths; real ones need fewer passes."""
     hardware = recipe.hardware.learner
     parallel = hardware.sequence_parallel
     divided = f", {parallel} of which divide each sequence," * (parallel > 1)

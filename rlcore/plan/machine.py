@@ -301,8 +301,7 @@ def _engine_bytes(fit: Fit, gpu: int) -> int:
 
 
 def _check_host(fit: Fit) -> None:
-    """Refuse CPU learners whose weights, gradients and optimizer alone exceed the memory they
-    share."""
+    """Refuse CPU learners whose weights, gradients and optimizer exceed the memory they share."""
     memory, hardware = fit.memory, fit.recipe.hardware
     if memory is None or fit.device == "cuda" or hardware.ray_address is not None:
         return

@@ -276,8 +276,7 @@ def score(
 
 
 def recorded(batches: Sequence[RewardBatch]) -> pl.DataFrame | None:
-    """Return what was stored of the rows of ``batches``, as ``Tried.rows``; None where nothing
-    was."""
+    """Return what was stored of the rows of ``batches``, as ``Tried.rows``; None if nothing was."""
     found = []
     for number, batch in enumerate(batches):
         if batch.recorded is not None:

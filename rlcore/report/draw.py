@@ -157,8 +157,7 @@ def span(low: float, high: float, metric: str = "") -> tuple[float, float]:
 def thinned(
     points: Sequence[tuple[int, float]], most: int = MOST_POINTS
 ) -> list[tuple[float, float, float, float]]:
-    """Return at most ``most`` (step, mean, least, greatest), each of an equal share of the
-    points."""
+    """Return at most ``most`` (step, mean, least, greatest), each of an equal share of points."""
     if len(points) <= most:
         return [(step, value, value, value) for step, value in points]
     starts = np.arange(most) * len(points) // most

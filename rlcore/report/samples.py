@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
-from rlcore.results.run import Run, pruned_records
+from rlcore.results.run import Run, pruned_rollouts
 from rlcore.rewards.types import prompt_text, spoken_text
 
 PROMPTS = 4  # shown
@@ -54,7 +54,7 @@ class Scores:
 
 def pruned(run: Run) -> str | None:
     """Return how many iterations' rollouts were pruned, and when; None where none were."""
-    gone = pruned_records(run, "rollouts")
+    gone = pruned_rollouts(run)
     if not gone:
         return None
     several = "s" if len(gone) > 1 else ""

@@ -36,14 +36,12 @@ def clean(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` on one line, with a replacement character for each one that would not be
-    seen."""
+    """Return ``text`` on one line, a replacement character for each one that would not be seen."""
     return "".join(c if c.isprintable() else REPLACEMENT for c in " ".join(text.split()))
 
 
 def shortened(text: str, most: int = SHOWN_CHARACTERS, tail: int = TAIL) -> str:
-    """Return at most about ``most`` characters of ``text``, without secrets: its begin and its
-    end."""
+    """Return about ``most`` characters of ``text``, without secrets: its begin and its end."""
     text = redact(text)
     if len(text) <= most:
         return text

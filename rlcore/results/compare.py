@@ -21,8 +21,7 @@ READ = ("base_model", "prepare_data")  # stages whose results are what a run sta
 
 @dataclass(frozen=True, slots=True)
 class RunDifference:
-    """One thing that runs do not have in common; ``values``: one per run, None where it has
-    none."""
+    """One thing that runs do not have in common; ``values``: one a run, None where it has none."""
 
     part: Literal["recipe", "code", "data"]
     name: str

@@ -237,12 +237,12 @@ class Run:
         known = sorted({number for number, _ in rounds})
         if iteration is not None and iteration not in known:
             there = f"it has {known[0]} to {known[-1]}" if known else "it has none yet"
-            if (gone := pruned_records(self, "rollouts").get(iteration)) is not None:
+            if (gone := pruned_rollouts(self).get(iteration)) is not None:
                 there = f"they were {gone}"
             raise UserError(
                 f"the run '{self.name}' has no rollouts of iteration {iteration}; {there}"
             )
-        if not rounds and (pruned := pruned_records(self, "rollouts")):
+        if not rounds and (pruned := pruned_rollouts(self)):
             raise UserError(
                 f"the run '{self.name}' has no rollouts any more; they were {pruned[max(pruned)]}"
             )
@@ -254,15 +254,15 @@ class Run:
         return pl.concat(frames) if frames else nothing
 
 
-def pruned_records(run: Run, kind: str) -> dict[int, str]:
-    """Return when and why records of ``kind`` of RL were pruned and not made again, by iteration.
+def pruned_rollouts(run: Run) -> dict[int, str]:
+    """Return when and why rollouts of RL were pruned and not made again, by iteration.
     Raises as ``Run.records``."""
     key = run.records(RL)
-    there = {name for names in run.recorded(kind).values() for name in names}
+    there = {name for names in run.recorded("rollouts").values() for name in names}
     return {
         int(name.removeprefix(f"{key}/").partition("-")[0]): gone.sentence()
         for (of, name, _), gone in run.store.pruned.below(group_of(key)).items()
-        if of == kind and name.startswith(f"{key}/") and name not in there
+        if of == "rollouts" and name.startswith(f"{key}/") and name not in there
     }
 
 

@@ -175,8 +175,7 @@ def news(recipe: Recipe, store: ArtifactReader, observed: Observed) -> News:
 
 
 def _unseen(store: ArtifactReader, entry: Champion, inputs: Sequence[Input]) -> set[str]:
-    """Return the digests among ``inputs`` that no file or dataset has which ``entry`` was made
-    from."""
+    """Return the digests among ``inputs`` of no file or dataset that ``entry`` was made from."""
     listed = ", ".join(f"'{digest}'" for digest in sorted({each.digest for each in inputs}))
     if not listed:
         return set()

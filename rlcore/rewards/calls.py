@@ -89,8 +89,7 @@ def failed(row: RewardRow, error: BaseException) -> Reward:
 
 
 def failure_text(error: BaseException) -> str:
-    """Return type and message of ``error`` as a detail, and the user's line that it came
-    through."""
+    """Return type and message of ``error`` as a detail, with the user's line it came through."""
     text, kind = str(error), type(error).__name__
     return (f"{kind}: {text}" if text else kind) + raised_at(error)
 

@@ -56,8 +56,7 @@ def main(serve: Callable[[socket.socket, dict[str, Any]], None]) -> None:
 
 
 def _watch(function: int, life: int) -> None:
-    """Wait for the end of process ``function`` or of the pipe ``life``, then end in the same
-    way."""
+    """Wait for the end of process ``function`` or of the pipe ``life``, then end the same way."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

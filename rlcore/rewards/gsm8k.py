@@ -96,8 +96,7 @@ def number_of(response: str) -> Fraction | Decimal | None:
 
 
 def written(value: Fraction | Decimal) -> str:
-    """Return the canonical form of a number: ``72``, not ``72.0`` or ``072``; ``3.5``, but
-    ``7/3``."""
+    """Return the canonical form of a number: ``72``, not ``72.0`` or ``072``; ``3.5``; ``7/3``."""
     if isinstance(value, Fraction):
         if not has_finite_decimals(value):
             return str(value)

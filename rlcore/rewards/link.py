@@ -232,8 +232,7 @@ class ChildCalls(Generic[F]):
         return flights
 
     def may_begin(self, most: int) -> bool:
-        """Return whether the first waiting call may begin beside those under way, ``most`` at
-        once."""
+        """Return whether the first waiting call may begin beside those under way (``most``)."""
         if not self.waiting:
             return False
         alone = any(each.is_alone for each in (self.waiting[0], *self.under_way.values()))

@@ -99,8 +99,7 @@ _PARTS = re.compile(r"[A-Za-z¢]+|[/^]|-?\d+")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit: its dimensions with exponents and its ``size``, or ``words`` that are no known
-    one."""
+    """A unit: its dimensions with exponents and its ``size``, or ``words`` that name none."""
 
     dimensions: tuple[tuple[str, int], ...] = ()
     size: Fraction = Fraction(1)

@@ -141,8 +141,7 @@ class RunRecords:
         self.forget()
 
     def parent(self, iteration: int, role: str) -> dict[str, ArtifactRef]:
-        """Return the record of ``iteration`` as a parent with this role, none where it was
-        damaged."""
+        """Return the record of ``iteration`` as a parent with this role, none if it was damaged."""
         found = self.find(KIND, self.name(iteration))
         return {} if found is None else {role: found}
 

@@ -245,8 +245,7 @@ class RLCheckpoints:
             self._checkpoints.keep({*first, *longer, *past[-self._rl.checkpoints_kept :], *best})
 
     def restore(self, learners: Learners, *, log: Callable[[str], None]) -> LoopState | None:
-        """Load the newest complete checkpoint that is not beyond the run; None when there is
-        none."""
+        """Load the newest complete checkpoint that is not beyond the run; None if there is none."""
         ref = self._checkpoints.newest(log, last=self._rl.iterations)
         if ref is None:
             return None

@@ -266,8 +266,7 @@ class Workers:
         return self._environments
 
     def _brought_models(self, policy: Path) -> dict[str, ModelScores]:
-        """Return the reward models that the recipe brings, by function; started at the first
-        call."""
+        """Return the reward models that the recipe brings, by function; started at first call."""
         for function in [function.name for function in self.recipe.reward.functions]:
             name = brought_model(function)
             if name is None:

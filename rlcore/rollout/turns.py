@@ -80,8 +80,7 @@ class TurnEncoder:
         return text[: end + len(closing)], closing
 
     def _check_role(self, role: str) -> None:
-        """Raise UserError unless a message of ``role`` is shown behind turns that stay as they
-        were."""
+        """Raise UserError unless a message of ``role`` is shown behind turns that stay as is."""
         if role in self._shown:
             return
         probe = {"role": role, "content": "OBSERVATION"}

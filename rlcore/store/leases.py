@@ -188,8 +188,7 @@ def _is_alive(pid: int, started: float) -> bool:
 
 
 def _machine() -> str:
-    """Return the scope in which a pid is unique: this boot of this kernel, and the pid
-    namespace."""
+    """Return the scope in which a pid is unique: this boot of this kernel and the pid namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return f"{socket.gethostname()}, up since {psutil.boot_time():.0f}"
@@ -238,8 +237,7 @@ def pin(records: RecordStore, kind: str, key: str, *, reader: str) -> Iterator[N
 
 
 def pinned(records: RecordStore) -> set[str]:
-    """Return the places (``<kind>/<key>``) that somebody reads; pins of dead readers are
-    removed."""
+    """Return the places (``<kind>/<key>``) that somebody reads; remove the pins of dead readers."""
     found = set()
     for name in records.names(_PINS):
         if is_held(records, name):

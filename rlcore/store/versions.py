@@ -166,8 +166,7 @@ def changed_modules(name: str, root: Path = ROOT) -> list[str]:
 
 
 def modified_sentences(names: Iterable[str], root: Path = ROOT) -> list[str]:
-    """Return a sentence for each of ``names`` whose code is not what its version was recorded
-    with."""
+    """Return a sentence for each of ``names`` whose code is not that of its recorded version."""
     tags = {name: code_parts(name, root)[VERSION] for name in names if name in VERSIONS}
     return [
         f"{name}: {_changed(name, root)} changed since version {tag.partition('+')[0]}, so its"

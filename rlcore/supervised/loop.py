@@ -128,8 +128,7 @@ class SupervisedTraining:
 
 
 def epoch_steps(num_rows: int, batch_size: int) -> int:
-    """Return the optimizer steps in which every row is trained on once; the last one may be
-    smaller."""
+    """Return the optimizer steps that train on every row once; the last one may be smaller."""
     return -(-num_rows // batch_size)
 
 

@@ -250,8 +250,7 @@ class PreferenceBatches:
         return self._train.term(units, self._learner)
 
     def validation(self) -> dict[str, float]:
-        """Return the metrics of the held-out responses, by TRL's names; none where there are
-        none."""
+        """Return the metrics of the held-out responses by TRL's names; none if there are none."""
         if not self._held.units:
             return {}
         term = self._held.term(np.arange(len(self._held.units)), self._learner)

@@ -186,8 +186,7 @@ def pairs_of(preferences: pl.DataFrame, scores: np.ndarray) -> pl.DataFrame:
 
 
 def pair_accuracy(pairs: pl.DataFrame, seed: int) -> pl.DataFrame:
-    """Return the PairAccuracy table of ``pairs``: one row per difficulty that occurs, then
-    "all"."""
+    """Return the PairAccuracy table of ``pairs``: a row per difficulty that occurs, then "all"."""
     rows = []
     for level in (*DIFFICULTIES, ALL):
         mine = pairs if level == ALL else pairs.filter(pl.col("level") == level)

@@ -181,8 +181,7 @@ def _checkpoints(run: StageRun) -> list[tuple[int, str]]:
 
 
 def _newest(run: StageRun) -> Manifest | None:
-    """Return the manifest of the newest whole checkpoint that a body of ``run`` may continue
-    with."""
+    """Return the manifest of the newest whole checkpoint that a body of ``run`` may use."""
     log = get_run_logger().warning
     manifests = (
         newest_checkpoint(run.store, key, step, log) for step, key in _checkpoints(run)[::-1]

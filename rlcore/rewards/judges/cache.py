@@ -45,8 +45,7 @@ class JudgeCache:
         self._file.close()
 
     def merge_journal(self) -> None:
-        """Leave all in the one file, so that it can be renamed; ``close`` passes over a full
-        disk."""
+        """Leave all in one file, so that it can be renamed; ``close`` passes over a full disk."""
         self._file.execute("PRAGMA journal_mode = DELETE")
 
     def is_whole(self) -> bool:
