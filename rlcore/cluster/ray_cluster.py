@@ -54,6 +54,8 @@ from rlcore.recipes.redaction import redacting
 from schemas.errors import UserError
 
 logger = logging.getLogger(__name__)
+# Ray's handler of SIGTERM would abort a run that takes three seconds to end.
+ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True
 
 LABEL = "RLP_WORKER"
 _NAMESPACE = b"rl-pipeline"

@@ -29,7 +29,7 @@ from flows.cli import main
 from flows.paths import AUTOMATIONS
 from rlcore.store.artifacts import ArtifactStore
 from tests.conftest import HOME
-from tests.flows.small_run import INLINE, ROOT, SMALL
+from tests.flows.small_run import ROOT, SMALL
 from tests.tiers import fast
 
 pytestmark = pytest.mark.timeout(180)
@@ -46,7 +46,7 @@ def test_a_run_of_this_terminal_is_cancelled(
 ) -> None:
     """Prefect took a signal for a crash, and nothing but a signal reached the process."""
     monkeypatch.setattr(local, "HOME", HOME)
-    overrides = {**SMALL, **INLINE, "rl.iterations": 2000, "store": str(tmp_path / "store")}
+    overrides = {**SMALL, "rl.iterations": 2000, "store": str(tmp_path / "store")}
     arguments = [f"{name}={json.dumps(value)}" for name, value in overrides.items()]
     command = [sys.executable, "-m", "flows.cli", "run", "quickstart"]
     process = subprocess.Popen(

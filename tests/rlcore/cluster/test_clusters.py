@@ -227,8 +227,8 @@ def test_of_a_worker_that_was_stopped_nobody_says_that_it_died(
     assert f"Worker PID: {pids[0]}" not in "".join(said)
 
 
-WHILE_RAY_STARTS = """
-import os, signal, threading
+WHILE_RAY = """
+import os, signal, sys, threading, time
 import rlcore.cluster.ray_cluster
 from rlcore.cluster.lazy import LazyCluster
 from schemas.hardware import HardwareSection
@@ -239,11 +239,14 @@ def cancel(number, frame): raise Cancelled
 
 signal.signal(signal.SIGTERM, cancel)
 cluster = LazyCluster(HardwareSection())
+if "runs" in sys.argv:
+    cluster.get().num_gpus()
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
 try:
     cluster.get().num_gpus()
     threading.Event().wait(60)
 except Cancelled:
+    time.sleep(4)  # an end that takes its time
     print("cancelled", flush=True)
 cluster.close()
 print("closed", flush=True)
@@ -252,11 +255,12 @@ os._exit(0 if signal.getsignal(signal.SIGTERM) is cancel else 1)
 
 
 @pytest.mark.slow
-def test_a_run_is_cancelled_while_ray_starts(ray_home: Path) -> None:
-    """Ray replaced the handler of SIGTERM by one that ends the process: the run counted as crashed,
-    or stayed Cancelling for ever."""
+@pytest.mark.parametrize("ray", ["starts", "runs"])
+def test_a_run_is_cancelled_while_ray(ray: str, ray_home: Path) -> None:
+    """Ray replaced the handler of SIGTERM by one that ends the process, and had another beside it
+    that aborts three seconds later: the run counted as crashed, or stayed Cancelling for ever."""
     ended = subprocess.run(
-        [sys.executable, "-c", WHILE_RAY_STARTS],
+        [sys.executable, "-c", WHILE_RAY, ray],
         env={**os.environ, "HOME": str(ray_home)},
         capture_output=True,
         text=True,
