@@ -161,8 +161,7 @@ class UpdateSection(Section):
 
 
 class Critic(Section):
-    """The value model: a separate model and optimizer (docs/understand/algorithms.md, "Value
-    loss")."""
+    """The value model, with its own optimizer (docs/understand/algorithms.md, "Value loss")."""
 
     init: str = setting(
         "policy",

@@ -27,8 +27,7 @@ def rl_stage(loop: Callable[[Phases, IterationReport], LoopState]) -> CachedStag
 
     @cached_stage(Stage.RL)
     def rl(run: StageRun) -> ArtifactRef:
-        """RL from the policy of ``run.parents``; the result is the best policy by validation
-        accuracy."""
+        """RL from the policy of ``run.parents`` to the best policy by validation accuracy."""
         run = sampling(
             run,
             run.model("policy"),

@@ -158,8 +158,7 @@ class _ClipHigher(TrainingConfig):
 
 
 class GSPOConfig(_ClipHigher):
-    """Sequence-level importance ratio (arXiv 2507.18071): its clip range is a thousand times
-    smaller."""
+    """Importance ratio of sequences (arXiv 2507.18071): its clip range is 1,000 times smaller."""
 
     preset = "gspo"
     clip_eps_low: float = Field(default=3e-4, gt=0, lt=1)

@@ -92,8 +92,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The column ``name`` of the rows of ``keys``, read again each time it is iterated; few are
-    held."""
+    """The column ``name`` of the rows of ``keys``, read again at each iteration; few are held."""
 
     rows: Gathered
     name: str

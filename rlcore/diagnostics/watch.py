@@ -153,8 +153,7 @@ class Diagnostics:
     __slots__ = ("_log", "_reads", "_stream", "_watches")
 
     def __init__(self, recipe: Recipe, *, log: Callable[[str], None]) -> None:
-        """``log`` takes one line per episode that begins or ends; the recipe itself is checked at
-        once."""
+        """``log`` takes a line per episode that begins or ends; the recipe is checked at once."""
         self._log = log
         self._stream = Stream(recipe)
         self._watches = [_Watch(c, c.limit(recipe)) for c in CHECKS if c.applies(recipe)]

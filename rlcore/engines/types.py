@@ -15,6 +15,16 @@ from schemas.outcomes import FinishReason
 from schemas.sampling import NO_TOP_K
 
 NOISE = 0.5  # a new engine's weights are uniform in (-NOISE, NOISE): finite, unlike any trained
+CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # of vLLM's attention
+
+
+def check_heads(head_dim: int, model: str) -> None:
+    """Raise ``UserError`` for heads that vLLM has no kernel for on CPU."""
+    if head_dim not in CPU_HEADS:
+        raise UserError(
+            f"model {model} has heads of {head_dim} and vLLM on CPU supports {CPU_HEADS}; set"
+            " hardware.rollout.engine to 'transformers', or take another model"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from rlcore.engines.types import (
     Generation,
     Sampling,
     TurnRequest,
+    check_heads,
     check_requests,
     check_token_ids,
 )
@@ -320,19 +321,11 @@ def _kv_cache_bytes(spec: EngineSpec) -> int:
     """Return the KV cache to allocate on CPU, in bytes: enough for full batches, within the limit.
 
     vLLM fills the whole cache with zeros at start-up (3 s a GiB on a small machine). Raises
-    ``UserError`` when one sequence does not fit into the limit, or when vLLM's CPU attention has no
-    kernel for the model's head size (vLLM itself would fail at the first batch).
+    ``UserError`` when one sequence does not fit into the limit, and as ``check_heads``: vLLM itself
+    would fail at the first batch.
     """
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
     shape = directory_shape(Path(spec.model_dir), spec.model_dir)
-    head_dims = CPUAttentionBackend.get_supported_head_sizes()
-    if shape.head_dim not in head_dims:
-        raise UserError(
-            f"model {spec.model_dir} has heads of {shape.head_dim} and vLLM on CPU supports"
-            f" {head_dims}; change hidden_size or num_attention_heads, or use the transformers"
-            " engine"
-        )
+    check_heads(shape.head_dim, spec.model_dir)
     value_bytes = {"float32": 4, "bfloat16": 2}[spec.dtype]
     per_block = shape.kv_bytes_per_token(value_bytes) * spec.block_size
     blocks = -(-spec.max_model_len // spec.block_size)

@@ -55,8 +55,7 @@ class GroupMetric:
     num_samples: int
 
     def estimate(self, seed: int) -> Estimate:
-        """Return mean and interval; the bootstrap's random stream depends on ``seed`` and the
-        metric."""
+        """Return mean and interval; the bootstrap's random stream is of ``seed`` and the metric."""
         if self.is_share and np.isin(self.values, (0, 1)).all():
             return wilson(int(self.values.sum()), len(self.values))
         return bootstrap_mean(self.values, stream_seed(seed, "bootstrap", self.metric))

@@ -154,7 +154,7 @@ def model_files(source: Path, *, trust_remote_code: bool = False) -> set[Path]:
     names = {file.name for file in files}
     wanted = {
         "config.json": "config.json" in names,
-        "a tokenizer (tokenizer.json)": any(name.startswith("tokenizer") for name in names),
+        "tokenizer (tokenizer.json)": any(name.startswith("tokenizer") for name in names),
     }
     missing = [what for what, present in wanted.items() if not present]
     if missing:

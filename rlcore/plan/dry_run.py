@@ -305,8 +305,7 @@ def _stop_lines(recipe: Recipe, stops: Stops | None) -> list[str]:
 
 
 def _memory_lines(fit: Fit) -> list[str]:
-    """Return model and memory of each worker; per rank, with a full micro-batch of longest
-    sequences."""
+    """Return model and memory of each worker; per rank, with a micro-batch of longest sequences."""
     recipe, shape, memory = fit.recipe, fit.shape, fit.memory
     sampler = sampler_line(recipe, fit.device, shape)
     if shape is None or memory is None:

@@ -26,6 +26,7 @@ from schemas.rl import RewardFunction
 CALLED = 8  # rows that each function is called on
 _TELLING = 3  # right answers from which it says something that none is paid for
 _LATE = 2  # of them after which it is called on no more
+_WRONG = "I do not know."  # an answer that is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class _Said:
     function: RewardFunction
     right: list[bool]
     rewards: list[Reward]
+    of_wrong: Reward | None  # of ``_WRONG``
 
     @property
     def of_right(self) -> list[Reward]:
@@ -55,11 +57,11 @@ def call_functions(
     """Call each reward function under the limits of its worker; yield a sentence per doubt.
 
     The responses are answers of demonstrations where a prompt has one, else an answer made of its
-    ground truth. The reward model and the environment's own rewards are not asked, judges only
-    where ``call_judges``, and nothing is called where episodes have turns, or rewards run on an
-    existing cluster. Raises UserError for a function with a weight that fails on more rows than a
-    run allows, where verdicts are needed and none is given, and where all of the reward pays for
-    none of the right answers.
+    ground truth, and one that is none. The reward model and the environment's own rewards are not
+    asked, judges only where ``call_judges``, and nothing is called where episodes have turns, or
+    rewards run on an existing cluster. Raises UserError for a function with a weight that fails on
+    more rows than a run allows, where verdicts are needed and none is given, and where all of the
+    reward pays for none of the right answers.
     """
     if recipe.environment is not None or recipe.hardware.ray_address is not None:
         return
@@ -71,10 +73,16 @@ def call_functions(
         rows, right = _asked(function, prompts, demonstrations)
         if rows:
             named = f"reward.functions[{index}] = '{function.name}'"
-            rewards = _ask_judge(recipe, function, rows[0]) if judge else _call(recipe, index, rows)
-            said.append(_Said(named, function, right, rewards))
+            if judge:
+                rewards = _ask_judge(recipe, function, rows[0])
+            else:
+                wrong = replace(rows[0], response=_WRONG, num_tokens=len(_WRONG) // 4)
+                rewards = _call(recipe, index, [*rows, wrong])
+            of_wrong = rewards.pop() if len(rewards) > len(rows) else None
+            said.append(_Said(named, function, right, rewards, of_wrong))
     for one in said:
         yield from _failures(one, recipe)
+        yield from _unread(one, recipe)
     _check_verdicts(said, recipe)
     yield from _unpaid(said, recipe)
 
@@ -172,13 +180,29 @@ def _failures(said: _Said, recipe: Recipe) -> Iterator[str]:
     ):
         if not lost:
             continue
+        detail = lost[0].detail[:300]
+        variable = detail.removeprefix("KeyError: '").partition("'")[0]
+        if variable in os.environ:
+            remedy = f"name {variable} in reward.env, which alone it sees"
         sentence = (
             f"{said.named} gave no score for {len(lost)} of {len(rewards)} rows that it was tried"
-            f" on ({tried}): {lost[0].detail[:300]}"
+            f" on ({tried}): {detail}"
         )
         if said.function.weight and len(lost) > bound * len(rewards):
             raise UserError(f"{sentence}; {remedy}")
         yield sentence
+
+
+def _unread(said: _Said, recipe: Recipe) -> Iterator[str]:
+    """Yield a sentence for a function that reads right answers only."""
+    wrong = said.of_wrong
+    if wrong is not None and wrong.score is None and said.function.weight:
+        bound = recipe.reward.max_error_fraction
+        yield (
+            f"{said.named} gave no score for the answer {_WRONG!r}: {wrong.detail[:300]}; a run"
+            f" ends where more than reward.max_error_fraction = {bound:g} of its rows have none:"
+            " return a score for wrong answers, too"
+        )
 
 
 def _unpaid(said: Sequence[_Said], recipe: Recipe) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlcore.engines.registry import choose
+from rlcore.engines.types import check_heads
 from rlcore.learner.attention import (
     Attention,
     choose_attention,
@@ -272,13 +273,18 @@ def _check_gpus(fit: Fit) -> None:
 
 
 def _check_cache(fit: Fit) -> None:
-    """Refuse engines of vLLM without room for one sequence, which would start after SFT. On a GPU
-    without room at all, since layers with a window take less than ``kv_tokens`` says."""
+    """Refuse engines of vLLM that would fail after SFT: on CPU of heads that it has no kernel
+    for, and those without room for one sequence. On a GPU those without room at all, since layers
+    with a window take less than ``kv_tokens`` says."""
     hardware, memory = fit.recipe.hardware, fit.memory
     if memory is None or memory.kv_tokens is None or hardware.ray_address is not None:
         return
     parameters = fit.shape.parameters if fit.shape is not None else 0
-    if not fit.recipe.rl.enabled or choose(hardware, fit.device, parameters).engine != "vllm":
+    if choose(hardware, fit.device, parameters).engine != "vllm":
+        return
+    if fit.shape is not None and fit.device == "cpu":
+        check_heads(fit.shape.head_dim, fit.shape.name)
+    if not fit.recipe.rl.enabled:
         return
     limit, more = fit.recipe.model.max_tokens, f"kv_cache_gib = {hardware.rollout.kv_cache_gib:g}"
     if fit.device == "cuda":

@@ -170,8 +170,7 @@ def activation_bytes(
 def memory_of(
     recipe: Recipe, shape: ModelShape, batches: BatchPlans, gpus: Sequence[int], device: str
 ) -> Memory:
-    """Return what each worker needs while it holds its fullest micro-batch; ``gpus``: bytes of
-    each."""
+    """Return what each worker needs with its fullest micro-batch; ``gpus``: bytes of each."""
     dtype, rollout, kl = recipe.model.dtype, recipe.hardware.rollout, recipe.rl.algorithm.kl
     hardware = recipe.hardware.learner
     adapter = recipe.model.adapter_of(recipe.policies[-1])

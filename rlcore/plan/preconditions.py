@@ -268,8 +268,7 @@ def check_model(model: ModelSection) -> Stops | None:
 
 
 def _check_reward_models(recipe: Recipe, new_tokens: int) -> None:
-    """Raise UserError for a reward model that users bring which cannot score answers of
-    ``new_tokens`` tokens."""
+    """Raise UserError for a brought reward model that cannot score ``new_tokens`` tokens."""
     if recipe.reward_model is not None:
         longest = max(recipe.reward_model.max_tokens, recipe.longest_sequence(new_tokens))
         check_base(recipe.reward_model, local_directory(recipe.model.path), longest=longest)

@@ -166,7 +166,7 @@ def _names(bases: Any, path: Path) -> list[str]:
             f"recipe file '{path}': extends = {bases!r} is neither the name of a recipe nor a list"
             " of names; name recipes, or leave extends out"
         )
-    return names
+    return [name.removesuffix(".yaml") for name in names]
 
 
 def _file_of(base: str, path: Path, directory: Path) -> Path:

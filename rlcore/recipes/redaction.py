@@ -174,8 +174,7 @@ def redact_error(error: BaseException) -> None:
 
 
 def _members(kind: type[BaseException]) -> set[str]:
-    """Return the attributes that built-in errors keep outside their ``__dict__``, as OSError its
-    file."""
+    """Return the attributes that errors keep outside their ``__dict__``, as OSError its file."""
     return {
         name
         for cls in kind.__mro__

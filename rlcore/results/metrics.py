@@ -18,8 +18,7 @@ FLOPS = "model_flops"  # <role>/model_flops: what the tokens of an update need
 
 
 def whole_gpus(shares: float) -> int:
-    """Return the GPUs that ``shares`` of them take; 1 for none: a machine without GPUs is one
-    device."""
+    """Return the GPUs that ``shares`` of them take; 1 for none: a CPU machine is one device."""
     return max(1, ceil(shares - 1e-9))
 
 

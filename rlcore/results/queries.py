@@ -55,8 +55,7 @@ def answer(
     *,
     limit: int | None = None,
 ) -> QueryResult:
-    """Return the rows of one SELECT as Python values, at most the first ``limit``; else as
-    ``query``."""
+    """Return the rows of a SELECT as Python values, ``limit`` at most; else as ``query``."""
     with selected(store, sql, on_damage) as relation:
         found = relation if limit is None else relation.limit(limit)
         return QueryResult(relation.columns, found.fetchall())

@@ -26,8 +26,7 @@ from schemas.recipe import Recipe
 
 @dataclass(frozen=True, slots=True)
 class RLTraining:
-    """The learners of one RL run at work. ``ptx``: what PPO-ptx draws from, where the recipe has
-    it."""
+    """The learners of an RL run at work. ``ptx``: what PPO-ptx draws from, if the recipe has it."""
 
     recipe: Recipe
     workers: RLWorkers

@@ -64,8 +64,7 @@ class LocalFiles:
         return self.root / ".index"
 
     def listing(self, location: str) -> dict[str, int]:
-        """Return relative path -> bytes of all but the manifest; -1 for anything but a regular
-        file."""
+        """Return path -> bytes of all but the manifest; -1 for anything but a regular file."""
         top = self.root / location
         return dict(_walk(top, "")) if top.is_dir() else {}
 

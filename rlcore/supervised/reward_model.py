@@ -153,8 +153,7 @@ class RewardModelEvaluation:
 def evaluate_scores(
     preferences: pl.DataFrame, scores: np.ndarray, seed: int
 ) -> RewardModelEvaluation:
-    """Evaluate ``scores`` [rows] of held-out ``preferences`` (Preferences rows, some of unequal
-    rank)."""
+    """Evaluate ``scores`` [rows] of held-out ``preferences``, some of unequal rank."""
     pairs = pairs_of(preferences, scores)
     bins, error = calibration(pairs)
     tables = {

@@ -86,8 +86,7 @@ class PipelineRun:
         self.store = ArtifactStore(self.recipe.store, writer=writer)
 
     def refresh_page(self, *, at_once: bool = False) -> None:
-        """Show on the run's page what has been recorded, without waiting for it
-        (``RunPage.refresh``)."""
+        """Show on the run's page what has been recorded; wait for nothing (``RunPage.refresh``)."""
         if self.page is not None:
             self.page.refresh(at_once=at_once)
 

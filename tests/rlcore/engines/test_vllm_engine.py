@@ -1,10 +1,13 @@
 """How engines start: what they refuse, and what they do not import."""
 
 import dataclasses
+import json
+import subprocess
+import sys
 
 import pytest
 
-from rlcore.engines.types import EngineSpec
+from rlcore.engines.types import CPU_HEADS, EngineSpec
 from rlcore.engines.vllm_engine import VllmEngine, engine_env
 from schemas.errors import UserError
 
@@ -22,6 +25,13 @@ def test_a_process_without_the_environment_is_refused(model_dirs, monkeypatch) -
 def test_on_a_gpu_float32_attention_is_in_float32() -> None:
     """Triton's TF32 differs from the learner's log-probs by more than ``rl.max_canary_gap``."""
     assert engine_env(EngineSpec(model_dir="", device="cuda"))["TRITON_F32_DEFAULT"] == "ieee"
+
+
+def test_heads_on_cpu_are_those_of_vllm() -> None:
+    backend = "vllm.v1.attention.backends.cpu_attn"
+    asks = f"import {backend} as cpu; print(cpu.CPUAttentionBackend.get_supported_head_sizes())"
+    said = subprocess.run([sys.executable, "-c", asks], stdout=subprocess.PIPE, check=True)
+    assert list(CPU_HEADS) == json.loads(said.stdout.splitlines()[-1])
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path) -> None:

@@ -99,4 +99,6 @@ def test_the_cache_of_an_engine_is_told_by_the_answers_that_fit_it() -> None:
     line = engine_line(recipe(), 2**30, kv_tokens=10**9, device="cpu")
     assert "-> 256 longest sequences at once (max_num_seqs = 256)" in line
     line = engine_line(recipe(), 2**30, kv_tokens=None, device="cuda")
-    assert line.endswith("50% of its GPU(s), weights included; KV cache unknown without a GPU")
+    assert line.endswith(
+        "of 2: 25% of its GPU(s), weights included; KV cache unknown without a GPU"
+    )

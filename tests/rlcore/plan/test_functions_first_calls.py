@@ -18,6 +18,7 @@ from tests.rlcore.rewards.judges.server import KEY, judge_server, says
 from tests.tiers import fast
 
 MODULE = """
+import os
 import time
 from decimal import Decimal
 
@@ -33,6 +34,12 @@ def zero(data_source, solution, ground_truth, extra_info): return 0.0
 def compares_types(data_source, solution, ground_truth, extra_info):
     good = solution == 7
     return {"score": -1.0 + 2 * good, "acc": good}
+def close(data_source, solution, ground_truth, extra_info):
+    return 1 / (1 + abs(int(solution.rpartition(" ")[2]) - int(ground_truth)))
+def forgets(data_source, solution, ground_truth, extra_info):
+    if solution.endswith(f"#### {ground_truth}"):
+        return 1.0
+def secret(prompt, response): return float(os.environ["OF_THE_REWARD"])
 def raises(prompt, response): return {}["nothing"]
 def text(prompt, response): return {"score": 1.0, "acc": "no"}
 def share(prompt, response): return {"score": 1.0, "acc": 0.5}
@@ -190,6 +197,33 @@ def test_one_of_several_that_pays_nothing_is_a_warning(dry_run: DryRun, folder: 
     assert code == 0, said
     assert "WARNING: reward.functions[0]" in said
     assert "though they are right" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("close", "ValueError: invalid literal for int"),
+        ("forgets", "the reward function returned None"),
+    ],
+)
+def test_a_function_that_reads_right_answers_only_is_a_warning(
+    name: str, why: str, dry_run: DryRun
+) -> None:
+    """It ends a run at the first text that is sampled, after SFT."""
+    code, said = dry_run(name)
+    assert code == 0, said
+    warned = " ".join(said.partition("Warnings")[2].split())
+    assert f"own.py:{name}' gave no score for the answer 'I do not know.': {why}" in warned
+
+
+def test_a_variable_that_the_reward_does_not_get_is_named(
+    dry_run: DryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_REWARD", "1")
+    code, said = dry_run("secret")
+    assert code == 2
+    assert "name OF_THE_REWARD in reward.env, which alone it sees" in said
+    assert dry_run("secret", reward__env=["OF_THE_REWARD"])[0] == 0
 
 
 def test_functions_on_generated_rows_are_called_too(folder: Path, capsys: Any) -> None:

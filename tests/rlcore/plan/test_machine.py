@@ -108,6 +108,16 @@ def test_an_engine_without_room_for_a_sequence_is_refused() -> None:
     assert "raise kv_cache_gib = 1, or" in refused(recipe(**cpu, **deep), ROOMY)
 
 
+def test_heads_without_a_kernel_of_vllm_on_cpu_are_refused() -> None:
+    """``auto`` takes vLLM for models of this size."""
+    on_cpu = {"hardware__device": "cpu", "model__from_scratch__num_heads": 8}
+    wide = {"model__from_scratch__hidden_size": 384, "model__from_scratch__num_layers": 12}
+    message = refused(recipe(**on_cpu, **wide), ROOMY)
+    assert "has heads of 48 and vLLM on CPU supports (32, 64, 80," in message
+    assert "set hardware.rollout.engine to 'transformers'" in message
+    check_machine(recipe(**on_cpu, **wide, hardware__rollout__engine="transformers"), ROOMY)
+
+
 def test_what_a_rank_loads_fits_its_gpu_before_it_is_divided() -> None:
     ranks = {"hardware__learner__ranks": 7, "hardware__learner__gpus_per_rank": 1}
     ranks |= {"hardware__rollout__gpus_per_engine": 1, "hardware__learner__zero_stage": 3}

@@ -267,7 +267,7 @@ MODELS: dict[str, tuple[Callable[[Path], object], Overrides, str]] = {
     "no tokenizer": (
         lambda directory: [file.unlink() for file in directory.glob("*token*")],
         {},
-        "has no a tokenizer (tokenizer.json); give a directory written by save_pretrained",
+        "has no tokenizer (tokenizer.json); give a directory written by save_pretrained",
     ),
     "no EOS": (
         edited("tokenizer_config.json", eos_token=None),

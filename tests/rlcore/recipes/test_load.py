@@ -215,6 +215,15 @@ def test_the_later_warm_up_holds(overrides: dict, steps: int | None, ratio: floa
     assert (schedule.warmup_steps, schedule.warmup_ratio) == (steps, ratio)
 
 
+@pytest.mark.parametrize("base", ["../base", "../base.yaml"])
+def test_a_file_is_extended_with_and_without_its_ending(tmp_path: Path, base: str) -> None:
+    (tmp_path / "base.yaml").write_text("extends: quickstart\nseed: 7\n")
+    (tmp_path / "jobs").mkdir()
+    path = tmp_path / "jobs" / "mine.yaml"
+    path.write_text(f"extends: {base}\n")
+    assert load_recipe(str(path), {}, directory=RECIPES).seed == 7
+
+
 @pytest.mark.parametrize("extends", ["3", "null", "[quickstart, 3]", "{a: b}"])
 def test_what_no_recipe_can_extend_is_one_sentence(tmp_path: Path, extends: str) -> None:
     path = tmp_path / "mine.yaml"
