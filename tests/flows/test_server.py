@@ -98,6 +98,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_automation_that_changes_while_prefect_looks_for_changes_stops_no_loop(
     tmp_path: Path,

@@ -27,6 +27,7 @@ def test_on_a_gpu_float32_attention_is_in_float32() -> None:
     assert engine_env(EngineSpec(model_dir="", device="cuda"))["TRITON_F32_DEFAULT"] == "ieee"
 
 
+@pytest.mark.slow
 def test_heads_on_cpu_are_those_of_vllm() -> None:
     backend = "vllm.v1.attention.backends.cpu_attn"
     asks = f"import {backend} as cpu; print(cpu.CPUAttentionBackend.get_supported_head_sizes())"

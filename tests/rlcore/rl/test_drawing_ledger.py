@@ -206,13 +206,20 @@ def test_prompts_that_are_drawn_again_are_twice_and_others_lost(
     assert (row["trained"], row["twice"], row["lost"]) == (24, 24, 24)
 
 
-@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize(
+    ("staleness", "killed_in"),
+    [
+        (2, ["update"]),
+        pytest.param(0, ["rollout", "update", "sync"], marks=pytest.mark.slow),
+        pytest.param(2, ["rollout", "update", "sync"], marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_run_has_lost_nothing_before_and_after(
-    make_phases: Make, dataset: Dataset, staleness: int
+    make_phases: Make, dataset: Dataset, staleness: int, killed_in: list[str]
 ) -> None:
     over = {**stale(staleness), **ROUNDS, "rl.iterations": 2}
     wholes = set()
-    for phase in ("rollout", "update", "sync"):
+    for phase in killed_in:
         phases = make_phases("quickstart", half_teach, over, key=phase)
         with pytest.raises(Killed):
             iterate(phases, dying_in(phase, iteration=2), lambda state, metrics: None)
