@@ -83,16 +83,25 @@ def states(*, of_this_machine: bool) -> dict[str, str]:
     """
     return {
         str(run.id)[:ID_DIGITS]: "crashed"
-        if of_this_machine and _was_lost(run)
+        if of_this_machine and was_lost(run)
         else (run.state_name or "unknown").lower()
         for run in _read()
     }
 
 
-def _was_lost(run: FlowRun) -> bool:
+def was_lost(run: FlowRun) -> bool:
+    """Return whether the process of a run of this machine has ended and the server has not heard
+    of it."""
     # The pipeline of a retraining is in that one's process, and has no number.
     has_number = (run.infrastructure_pid or "").isdecimal()
-    return run.state_type is StateType.RUNNING and has_number and executing(run) is None
+    begun = run.state_type in (StateType.RUNNING, StateType.CANCELLING)
+    return begun and has_number and executing(run) is None
+
+
+def close(run_id: UUID) -> None:
+    """Set a run that was lost to Crashed."""
+    with _client() as client:
+        close_run(client, run_id, "its process is gone")
 
 
 def ending(digits: str) -> tuple[str, str] | None:

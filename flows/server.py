@@ -204,8 +204,7 @@ class LoginLinks:
         self._expiry: dict[str, float] = {}  # by token, on the monotonic clock
 
     async def create(self, request: Request) -> Response:
-        """Answer with the path of a new link. The route is in Prefect's API, so it requires the
-        password."""
+        """Answer with the path of a new link, on a route of Prefect's API, for the password."""
         del request
         now = time.monotonic()
         self._expiry = {token: end for token, end in self._expiry.items() if end > now}

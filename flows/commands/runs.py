@@ -123,6 +123,7 @@ def add_stop(parser: argparse.ArgumentParser) -> None:
 
 
 def _stop(options: argparse.Namespace) -> int:
+    foreign = "PREFECT_API_URL" in os.environ  # its processes may be anywhere
     if not local.attach(local.HOME):
         raise UserError(
             f"run '{options.run}' is cancelled through its Prefect server, and none is up;"
@@ -136,6 +137,9 @@ def _stop(options: argparse.Namespace) -> int:
         state = (run.state_name or "unknown").lower()
         raise UserError(f"run '{name}' has ended ({state}); there is nothing to stop")
     run = flow_runs.whole(run)
+    if not foreign and flow_runs.was_lost(run):
+        flow_runs.close(run.id)
+        raise UserError(f"run '{name}' has ended (its process is gone); there is nothing to stop")
     flow_runs.cancel(run.id)
     began = time.monotonic()
     while not (now := flow_runs.read(run.id)).state or not now.state.is_final():

@@ -366,8 +366,7 @@ def reward_model_digests(recipe: Recipe) -> dict[str, Read]:
 
 
 def reward_base_digests(section: RewardModelSection) -> dict[str, Read]:
-    """Return the digest of ``reward_model.base``, where it names one, by that role, as
-    ``model_digests``."""
+    """Return the digest of ``reward_model.base``, if there is one, by role: ``model_digests``."""
     role = f"{REWARD_MODEL}.base"
     return _model_read(section.base, section.base_revision, role, role)
 

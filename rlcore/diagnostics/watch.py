@@ -87,8 +87,7 @@ class _Watch:
     ended: list[Finding] = field(default_factory=list)
 
     def ask(self, stream: Stream) -> Finding | None:
-        """Check this iteration; return the episode when it has just begun, ended or become
-        fatal."""
+        """Check this iteration; return the episode if it has just begun, ended or turned fatal."""
         check = self.check
         if not all(name in stream.now for name in check.reads):
             return None
@@ -190,8 +189,7 @@ class Diagnostics:
         return [(watch.check.name, watch.limit) for watch in self._watches]
 
     def replay(self, metrics: pl.DataFrame) -> None:
-        """Replay a Metrics table; logs nothing and ends no run. A null is a value that was not
-        finite."""
+        """Replay a Metrics table; log nothing, end no run. A null is a value not finite."""
         rows = metrics.filter(pl.col("name").is_in(self._reads))
         table = rows.sort("step", maintain_order=True).select("step", "name", "value").iter_rows()
         for step, values in groupby(table, key=itemgetter(0)):

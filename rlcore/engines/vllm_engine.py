@@ -202,8 +202,7 @@ class VllmEngine:
         return self._stamp
 
     def stamp(self) -> WeightStamp:
-        """Return the stamp of the weights sampled from; ``WeightSyncError`` after an incomplete
-        load."""
+        """Return the stamp of the weights sampled from; ``WeightSyncError`` after half a load."""
         if self._stamp is None:
             raise WeightSyncError(
                 "the last weight load was not completed; build a new engine and load again"

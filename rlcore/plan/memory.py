@@ -266,6 +266,5 @@ def disk_of(
 
 
 def checkpoint_bytes(shape: ModelShape, adapter: Adapter | None = None) -> int:
-    """Return the bytes of one resumable checkpoint: fp32 weights and two moments of what is
-    trained."""
+    """Return the bytes of a checkpoint: fp32 weights and two moments of what is trained."""
     return 12 * (shape.parameters if adapter is None else adapter_parameters(shape, adapter))

@@ -69,8 +69,7 @@ def resolve_recipe(
 
 
 def recipe_names(directory: Path) -> list[str]:
-    """Return the names of the recipes in ``directory``, sorted, without files such as
-    ``_base.yaml``."""
+    """Return the sorted names of recipes in ``directory``, without files like ``_base.yaml``."""
     return sorted(path.stem for path in directory.glob("[!_]*.yaml"))
 
 

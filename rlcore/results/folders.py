@@ -54,8 +54,7 @@ def run_names(runs: Path) -> list[str]:
 
 
 def run_folder(name: str, runs: Path) -> Path | None:
-    """Return the folder of the run ``name`` below ``runs``, or at that path; None where there is
-    none."""
+    """Return the folder of run ``name`` below ``runs`` or at that path; None if there is none."""
     if name == LATEST:
         return next(iter(run_folders(runs)), None) if runs.is_dir() else None
     there = (place for place in (runs / name, Path(name)) if (place / RECIPE).is_file())

@@ -63,8 +63,7 @@ def scorer(mode: str = "strict", format_score: float = 0.0) -> Scorer:
 
 
 def check_truth(ground_truth: str, mode: str = "strict", format_score: float = 0.0) -> None:
-    """Raise UserError for a ground truth that no response can have, under the options of
-    ``scorer``."""
+    """Raise UserError for a ground truth that no response can have by the options of ``scorer``."""
     if mode == "numeric":
         _truth(ground_truth)
     elif extract_strict(f"#### {ground_truth}") != ground_truth:

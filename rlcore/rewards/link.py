@@ -141,8 +141,7 @@ class Child:
             raise ChildEnded from None
 
     def receive(self, timeout_s: float) -> Any:
-        """Return the next message. Raises TimeoutError, or ChildEnded when the child has closed
-        its end."""
+        """Return the next message. Raises TimeoutError, ChildEnded if the child closed its end."""
         deadline = time.perf_counter() + timeout_s
         while (end := self.unread.find(b"\n")) < 0:
             self.link.settimeout(max(deadline - time.perf_counter(), 1e-6))

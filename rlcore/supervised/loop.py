@@ -33,8 +33,7 @@ LEARNER = "learner"  # the learner's role in checkpoints
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One optimizer step done: ``step`` of ``total`` and its metrics; rates cover this process
-    only."""
+    """One optimizer step done: ``step`` of ``total``, metrics; rates cover this process only."""
 
     step: int
     total: int

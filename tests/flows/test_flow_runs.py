@@ -6,10 +6,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.states import Running, Scheduled
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelling, Running, Scheduled
 
+from flows import local
+from flows.cli import main
 from flows.flow_runs import find_run, states, whole
 from schemas.errors import UserError
+from tests.conftest import HOME
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -65,3 +69,22 @@ def test_a_run_that_was_switched_off_with_its_machine_is_not_called_running(
         client.update_flow_run(created.id, infrastructure_pid=str(process.pid))
         assert states(of_this_machine=True)[digits] == "crashed"
         assert states(of_this_machine=False)[digits] == "running"
+
+
+@pytest.mark.parametrize("state", [Running(), Cancelling()])
+def test_a_run_whose_process_is_gone_is_closed_where_it_is_to_stop(
+    state: State, prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would have ended it: it stayed Cancelling for good."""
+    monkeypatch.setattr(local, "HOME", HOME)
+    monkeypatch.delenv("PREFECT_API_URL")
+    process = subprocess.Popen(["true"])
+    process.wait()
+    run = flow(name="rl-pipeline")(lambda: None)
+    with get_client(sync_client=True) as client:
+        created = client.create_flow_run(run, name="killed", state=state)
+        client.update_flow_run(created.id, infrastructure_pid=str(process.pid))
+        assert main(["stop", str(created.id)[:8]]) == 2
+        closed = client.read_flow_run(created.id).state
+        assert closed is not None
+        assert closed.is_crashed()
