@@ -33,8 +33,7 @@ BEGUN = [*OPEN_STATES, StateType.PAUSED]
 
 
 def open_runs() -> list[FlowRun]:
-    """Return the runs that have not ended, the newest first, without those that a schedule made
-    for later."""
+    """Return the runs that have not ended, newest first, without those of later by a schedule."""
     runs = _read([*BEGUN, StateType.SCHEDULED])
     return [run for run in runs if run.state_type in BEGUN or not run.auto_scheduled]
 

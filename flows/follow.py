@@ -251,8 +251,7 @@ def _ended(run: FlowRun) -> bool:
 def _check_pickup(
     client: SyncPrefectClient, run: FlowRun, waiting_since: float, worker_log: Path | None
 ) -> None:
-    """Raise UserError where the pool runs neither this run in time nor another, behind which it is
-    queued."""
+    """Raise UserError where the pool runs neither this run in time nor one in front of it."""
     if time.monotonic() - waiting_since <= START_DEADLINE_S:
         return
     busy = in_states([StateType.RUNNING], id={"not_any_": [run.id]})

@@ -94,8 +94,7 @@ def supersede(run_id: UUID) -> int:
 
 
 def _alike(client: SyncPrefectClient, mine: FlowRun, **which: Any) -> list[FlowRun]:
-    """Return the runs that have this one's deployment and parameters; ``which``: fields of their
-    filter."""
+    """Return the runs of this one's deployment and parameters; ``which``: fields of a filter."""
     runs = client.read_flow_runs(
         flow_run_filter=FlowRunFilter.model_validate(
             {"deployment_id": {"any_": [mine.deployment_id]}, **which}

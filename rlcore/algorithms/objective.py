@@ -259,8 +259,7 @@ class PolicyObjective(Objective):
     def _extra_terms(
         self, outputs: TokenOutputs, batch: TokenBatch
     ) -> list[tuple[str, float, torch.Tensor]]:
-        """(metric, coefficient, loss) of each term that is added to the policy loss with a
-        coefficient."""
+        """(metric, coefficient, loss) of each term that is added to the policy loss."""
         from rlcore.algorithms.kl import kl_estimate
 
         terms = []

@@ -74,8 +74,7 @@ ONE_RUN = threading.Lock()
 
 
 class Trained(NamedTuple):
-    """The trained model (CPU, eval mode), its tokenizer, and a list per curve
-    (``rlcore.api.progress``)."""
+    """The trained model (CPU, eval mode), its tokenizer, a list per curve (``api.progress``)."""
 
     model: "PreTrainedModel"
     tokenizer: "ChatTokenizer"

@@ -134,8 +134,7 @@ def check_token(address: str, hosts: Sequence[Host]) -> None:
 
 
 class Lifeline:
-    """Whether the raylet of a host is there: asked of the host itself, since Ray takes a minute to
-    say so."""
+    """Whether the raylet of a host is there: asked of the host, as Ray takes a minute."""
 
     def __init__(self, host: Host) -> None:
         self._where = host.address, host.port

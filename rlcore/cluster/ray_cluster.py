@@ -7,6 +7,7 @@ phases alternate, so a worker's CPU use is bounded by its thread count, not by a
 import json
 import logging
 import os
+import signal
 import sys
 import time
 import uuid
@@ -25,7 +26,14 @@ from ray._raylet import (
     AuthenticationTokenLoader,  # pyright: ignore[reportAttributeAccessIssue]
     Config,  # pyright: ignore[reportAttributeAccessIssue]
 )
-from ray.exceptions import AuthenticationError, ObjectLostError, RayActorError, RayTaskError
+from ray.exceptions import (
+    AuthenticationError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 from ray.experimental.internal_kv import internal_kv_get_gcs_client
 
 from rlcore.cluster.address import DISABLED, MODE, REFUSED, check_address, require_token
@@ -73,6 +81,10 @@ class _Actor(Traveller):
         self, target: str, label: bytes, secrets: dict[str, str], host: str, *, elsewhere: bool
     ) -> None:
         os.environ.update(secrets)  # before the target's libraries read them
+        if not ray.get_gpu_ids():  # Ray leaves it as the cluster's, and all GPUs visible
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        # Ray blocks it, also for programs that a reward starts and interrupts.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         super().__init__(target, host, elsewhere=elsewhere)
         report_to(partial(_report_progress, label))
         _report_progress(label, 0, "")
@@ -108,6 +120,18 @@ def _asking_ray(meanwhile: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _passing_signals() -> Iterator[None]:
+    """Raise what the handler of a signal raised while Ray waited: a cancel, of which Ray makes the
+    cause of a SystemError."""
+    try:
+        yield
+    except SystemError as error:
+        if error.__cause__ is not None and not isinstance(error.__cause__, Exception):
+            raise error.__cause__ from None
+        raise
+
+
 def _sign_of(label: bytes) -> Sign | None:
     with suppress(Exception):  # Ray's own failure, which is handled elsewhere
         client: Any = internal_kv_get_gcs_client()
@@ -132,6 +156,7 @@ class RayPending:
     reference: "ray.ObjectRef"
     take: Callable[[Any], Any]
 
+    @_passing_signals()
     def result(self, timeout_s: float) -> Any:
         """Wait for the call. An error of the call itself is raised unchanged."""
         deadline = time.monotonic() + timeout_s
@@ -156,7 +181,11 @@ class RayPending:
                 raise error.cause from None
             if isinstance(error.cause, ObjectLostError):
                 raise self._died("the host of what was sent to it is lost") from error
+            if isinstance(error.cause, Exception) and not isinstance(error.cause, RayError):
+                raise error.cause from error
             raise
+        except OutOfMemoryError as error:  # by Ray's monitor; pages of statistics follow
+            raise self._died(str(error).partition("\n")[0]) from error
         except (RayActorError, ObjectLostError) as error:
             raise self._died(error) from error
 
@@ -202,7 +231,7 @@ class RayWorker:
 
     def process(self) -> psutil.Process | None:
         """Return the actor's process; None where it has not come up, or ended."""
-        with suppress(Exception):  # of Ray that is gone
+        with suppress(Exception), _passing_signals():  # of Ray that is gone
             if ray.wait([self._pid], timeout=0)[0]:
                 process = psutil.Process(ray.get(self._pid, timeout=_KV_S))
                 return process if process.cmdline()[0].startswith("ray::") else None

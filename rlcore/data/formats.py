@@ -117,8 +117,7 @@ def _decoded(batch: Any) -> Any:
 
 
 def _written(batch: Any) -> Any:
-    """Return ``batch`` with values of float32 as the decimals they were written from: .1, not
-    .10000000149."""
+    """Return ``batch`` with float32 as the decimals written: .1, not .10000000149."""
     for index, field in enumerate(batch.schema):
         text, exact = (_floats_as(kind, field.type) for kind in (pa.string(), pa.float64()))
         if text != field.type:

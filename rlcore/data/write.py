@@ -55,8 +55,7 @@ def rejects_table(rejects: Sequence[Reject]) -> pl.DataFrame:
 
 
 def table_of(name: str, rows: Sequence[Any], **columns: Any) -> pl.DataFrame:
-    """Return the table ``name``: those ``columns``, and of the others what ``rows`` have by their
-    names."""
+    """Return the table ``name``: those ``columns``, the others as ``rows`` have them by name."""
     schema = polars_schema(name)
     others = [column for column in schema if column not in columns]
     columns |= {column: [getattr(row, column) for row in rows] for column in others}

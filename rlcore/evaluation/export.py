@@ -81,8 +81,7 @@ def _check_target(out_dir: Path) -> None:
 
 
 def put_in_place(out_dir: Path, partial: Path) -> None:
-    """Rename ``partial`` to ``out_dir``; an earlier one is removed only after the new one is in
-    place."""
+    """Rename ``partial`` to ``out_dir``; an earlier one is removed once the new one is there."""
     old = out_dir.with_name(f".{out_dir.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if out_dir.exists():

@@ -43,8 +43,7 @@ class StepOutcome:
 
 
 def pick_device(wanted: str) -> str:
-    """Return "cpu" or "cuda"; "auto" is CUDA where available. ``UserError`` for "cuda" without a
-    GPU."""
+    """Return "cpu" or "cuda"; "auto" is CUDA if available. ``UserError`` for it without a GPU."""
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
         raise UserError("learner device = 'cuda' and this process sees no GPU; use 'auto' or 'cpu'")
@@ -142,8 +141,7 @@ class TrainEngine:
         return StepOutcome(norm, applied=bool(self._engine.was_step_applied()) and isfinite(norm))
 
     def _step_unsharded(self) -> StepOutcome:
-        """ZeRO 0: every rank has the full reduced gradient, and DeepSpeed would step on a
-        non-finite norm."""
+        """ZeRO 0: each rank has the reduced gradient; DeepSpeed would step on a non-finite norm."""
         gradients = [p.grad for p in self._engine.module.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not isfinite(float(norm)):

@@ -57,8 +57,7 @@ class Versions:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Between the first optimizer step and the last, and in a load, the weights belong to no
-        version."""
+        """Between the first optimizer step and the last, and in a load, weights have no version."""
         self._half_done = self.held
         yield
         # No ``finally``: after an error it stays set, and every update is refused until a load.

@@ -69,8 +69,7 @@ def model_directory(artifact: Path) -> Path:
 
 
 def local_directory(path: str | None) -> Path | None:
-    """Return the directory that a model's ``path`` is, None where it is a name of the hub, or None
-    itself."""
+    """Return the directory that a model's ``path`` is, None for a name of the hub or None."""
     directory = None if path is None else Path(path).expanduser()
     return directory if directory is not None and directory.is_dir() else None
 

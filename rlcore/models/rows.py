@@ -257,8 +257,7 @@ class Layout:
         return [rows[i] for i in order.tolist()], used[order]
 
     def _cut(self, rows: list[list[Tree]], used: np.ndarray, most_tokens: int) -> list[Part]:
-        """Return each micro-batch of at most ``most_tokens``, from rows in descending order of
-        ``used``."""
+        """Return each micro-batch of at most ``most_tokens``, from rows by descending ``used``."""
         parts: list[Part] = []
         first = 0
         while first < len(rows):

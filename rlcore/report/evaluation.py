@@ -28,8 +28,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:
-    """One metric on one part of the test split; a label without it has None. ``is_zero``: of every
-    label."""
+    """A metric on a part of the test split; None for a label without it. ``is_zero``: of all."""
 
     part: str
     metric: str

@@ -193,8 +193,7 @@ def _keep(
     lineage: Lineage,
     metadata: Mapping[str, Any],
 ) -> ArtifactRef:
-    """Return the artifact as it is; write ``text`` as its ``file`` where there is none, or a
-    damaged one."""
+    """Return the artifact as is; write ``text`` as its ``file`` if that lacks or is damaged."""
     if (found := store.find_or_discard(kind, key, logger.warning)) is not None:
         return found
     with store.scratch() as scratch:

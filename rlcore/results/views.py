@@ -238,8 +238,7 @@ class Views:
         )
 
     def _current_holders(self, table: str) -> list[_Holder]:
-        """Return the holders of ``table`` whose columns mean what those we write do, where they
-        have them."""
+        """Return the holders of ``table`` whose columns mean what those that we write do."""
         current = schema_version(table)
         rows = self.connection.execute(
             "SELECT m.place, m.kind, m.key, m.sha256, t.version, t.sha256"

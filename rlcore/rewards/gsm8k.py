@@ -131,8 +131,7 @@ def _read(line: str) -> Fraction | Decimal | None:
 
 
 def _truth(ground_truth: str) -> Decimal:
-    """Return the value of a ground truth, without thousands separators, dollar signs and a final
-    full stop."""
+    """Return the value of a ground truth, without separators, dollar signs and a final stop."""
     plain = re.sub(r"[\s,$\\]", "", ground_truth).replace("−", "-").rstrip(".")
     try:
         value = Decimal(plain)

@@ -42,8 +42,7 @@ def environment_of(named: Sequence[str], key: str = "reward.env") -> dict[str, s
 
 
 def check_environment(named: Sequence[str], key: str = "reward.env") -> None:
-    """Raise UserError for a variable of the recipe's list ``key`` that this process's environment
-    lacks."""
+    """Raise UserError for a variable of the recipe's list ``key`` that is not set here."""
     for index, name in enumerate(named):
         if name not in os.environ:
             raise UserError(

@@ -103,8 +103,7 @@ def _judge_together(answers: Sequence[str], ground_truth: str) -> tuple[bool, st
 
 
 def judge(answer: str, ground_truth: str) -> tuple[bool, str]:
-    """Return whether the two are the same text or value, and why the values were not compared, if
-    so."""
+    """Return whether the two are the same text or value, and why values were not compared."""
     if len(answer) > _LONGEST + 10 * len(ground_truth):  # megabytes take seconds to make plain
         return False, f"the answer is not compared by value: {too_much(answer)}"
     answer, truth = _ANNOUNCED.sub("", in_latex(answer)), in_latex(ground_truth)

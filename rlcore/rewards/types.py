@@ -133,8 +133,7 @@ def groups_of(rows: Sequence[RewardRow]) -> list[list[int]]:
 
 
 def is_finished(row: RewardRow) -> bool:
-    """Return whether engine and environment finished the episode, so that it says something of the
-    policy."""
+    """Return whether engine and environment finished the episode: it tells of the policy."""
     return row.finish_reason != FinishReason.ABORT and row.num_tokens > 0 and not row.failure
 
 

@@ -103,8 +103,7 @@ def _rollouts(token_ids: np.ndarray, trained: int, count: int, samples: int) -> 
 
 
 def _with_advantages(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return ``frame`` with advantages that leave no row out: 1 on every policy token of correct
-    answers."""
+    """Return ``frame`` with an advantage in every row: 1 on policy tokens of correct answers."""
     ones = [mask.astype(np.float32) for mask in to_arrays(frame["loss_mask"])]
     returns = ones if "values" in frame.columns else None
     correct = pl.Series([True] * frame.height)

@@ -152,8 +152,7 @@ def _take(records: RecordStore, key: str, run: str) -> Lease:
 
 
 def _keep(lease: Lease, ended: threading.Event) -> None:
-    """Send heartbeats until ``ended``. Network failures are retried: every write checks the lease
-    itself."""
+    """Send heartbeats until ``ended``. Failures are retried: each write checks the lease."""
     while not ended.wait(BEAT_S):
         try:
             if not lease.beat():

@@ -103,8 +103,7 @@ def labelled_row(row: dict[str, Any]) -> tuple[list[Message], list[tuple[str, in
 
 
 def _whole(row: dict[str, Any], prompt: list[Message]) -> list[Message]:
-    """Return ``prompt`` behind the system's turn that its row has in a column, unless it begins
-    with one."""
+    """Return ``prompt`` behind the system's turn of its row, unless it begins with one."""
     if not prompt and "prompt" not in row:
         raise BadRow("missing", f"it has no prompt, but {', '.join(row)}; rename one to prompt")
     if not prompt or prompt[-1]["role"] in ("assistant", "system"):

@@ -145,8 +145,7 @@ def files(run: VerlRun, key: str) -> list[str]:
 
 
 def _is_gsm8k(files: list[str]) -> bool:
-    """Return whether the file names are those of GSM8K, or there are none (verl's example uses
-    GSM8K)."""
+    """Return whether the file names are GSM8K's, or there are none (verl's example uses it)."""
     return all("gsm8k" in file.lower() for file in files)
 
 
@@ -175,8 +174,7 @@ def trains_reward_model(run: VerlRun) -> bool:
 
 
 def data(run: VerlRun) -> dict[str, Any]:
-    """Model and data. A whole command must name both; an excerpt defaults to those of verl's
-    example."""
+    """Model and data. A whole command names both; an excerpt defaults to verl's example."""
     model, train = run.get(f"{MODEL}.path"), files(run, "data.train_files")
     for key, found in ((f"{MODEL}.path", model), ("data.train_files", train)):
         if not found and not run.excerpt:

@@ -19,8 +19,7 @@ ACTOR, ROLLOUT, REFERENCE, MODEL = (f"actor_rollout_ref.{role}" for role in ROLE
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a key of verl's, or of a pattern of keys; the fields are explained in
-    ``keys.yaml``."""
+    """What becomes of a key of verl's, or a pattern of keys; ``keys.yaml`` explains the fields."""
 
     to: str = ""
     kind: str | list[str] = ""

@@ -154,8 +154,7 @@ class Restarts:
         self._done, self._step_s = step, metrics.get(STEP_S, 0.0)
 
     def _again(self, at: float, step_s: float) -> None:
-        """The stage is further than ever ``at`` a time, ``step_s`` seconds of which it needed
-        anyway."""
+        """The stage is further than ever ``at`` a time, of which ``step_s`` seconds were due."""
         if self._open is not None:
             seconds = max(0.0, at - self._done_at - step_s)
             record_restart(self.run.store, replace(self._open, seconds=seconds), self.run.lineage())
@@ -223,7 +222,6 @@ def _release(error: BaseException | None) -> None:
 
 
 def _used_up(error: WorkerError, tried: int) -> WorkerError:
-    # What a worker raised itself arrives as a class of Ray's, derived from this one too.
     kind = next(
         k for k in (WorkerDied, WorkerHung, WorkerTimeout, WorkerError) if isinstance(error, k)
     )

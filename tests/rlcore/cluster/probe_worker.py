@@ -1,6 +1,8 @@
 """The worker that the cluster tests run in other processes."""
 
 import os
+import signal
+import subprocess
 import time
 
 from rlcore.cluster.progress import advance
@@ -32,6 +34,15 @@ class Probe:
 
     def refuse(self) -> None:
         raise UserError("this is refused; ask for something else")
+
+    def fail(self) -> None:
+        raise ValueError("the first line\nand another")
+
+    def interrupted(self) -> int:
+        """Return how a program ends that gets SIGINT."""
+        program = subprocess.Popen(["sleep", "60"])
+        program.send_signal(signal.SIGINT)
+        return program.wait(timeout=30)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -19,6 +19,7 @@ import pytest
 import ray
 from ray._private import worker as ray_worker
 from ray.actor import ActorClass
+from ray.exceptions import OutOfMemoryError
 
 from rlcore.cluster.host_settings import RAY, socket_folder
 from rlcore.cluster.in_process import InProcessCluster
@@ -49,6 +50,42 @@ def test_a_user_error_arrives_unchanged(cluster: Cluster) -> None:
     worker = cluster.spawn(PROBE, 1, name="probe", placement=PLAIN)
     with pytest.raises(UserError, match=r"^this is refused; ask for something else$"):
         worker.start("refuse").result(60)
+
+
+def test_an_error_arrives_as_it_was_raised(cluster: Cluster) -> None:
+    """Of Ray's class its first line is a number of process, actor and object."""
+    worker = cluster.spawn(PROBE, 1, name="probe", placement=PLAIN)
+    with pytest.raises(ValueError, match=r"^the first line\nand another$") as error:
+        worker.start("fail").result(60)
+    assert type(error.value) is ValueError
+
+
+def test_a_program_that_a_worker_started_can_be_interrupted(cluster: Cluster) -> None:
+    worker = cluster.spawn(PROBE, 1, name="probe", placement=PLAIN)
+    assert worker.start("interrupted").result(60) == -signal.SIGINT
+
+
+def test_a_worker_without_gpus_sees_none(on_ray: RayCluster) -> None:
+    """A reward's model would lie beside learner and engine."""
+    worker = on_ray.spawn(PROBE, 1, name="probe", placement=PLAIN)
+    assert worker.start("variable", "CUDA_VISIBLE_DEVICES").result(60) == ""
+
+
+def test_who_is_killed_for_memory_has_died(
+    on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another rank's lost connection was told, and no restart took half of the tokens."""
+    worker = on_ray.spawn(PROBE, 1, name="probe", placement=PLAIN)
+    pending = worker.start("add", 1)
+
+    def get(reference: object) -> None:
+        raise OutOfMemoryError("Task was killed due to the node running low on memory.\nTop 10:")
+
+    monkeypatch.setattr(ray, "get", get)
+    with pytest.raises(
+        WorkerDied, match=r"^worker 'probe' died during add: Task was .* low on memory\.; "
+    ):
+        pending.result(60)
 
 
 def test_more_gpus_than_there_are_is_refused_before_any_worker(cluster: Cluster) -> None:
@@ -231,6 +268,7 @@ WHILE_RAY = """
 import os, signal, sys, threading, time
 import rlcore.cluster.ray_cluster
 from rlcore.cluster.lazy import LazyCluster
+from rlcore.cluster.types import Placement
 from schemas.hardware import HardwareSection
 
 class Cancelled(BaseException): pass
@@ -239,11 +277,16 @@ def cancel(number, frame): raise Cancelled
 
 signal.signal(signal.SIGTERM, cancel)
 cluster = LazyCluster(HardwareSection())
-if "runs" in sys.argv:
+if "starts" not in sys.argv:
     cluster.get().num_gpus()
-threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+threading.Timer(8.0 if "works" in sys.argv else 0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
 try:
     cluster.get().num_gpus()
+    if "works" in sys.argv:
+        probe = "tests.rlcore.cluster.probe_worker:Probe"
+        worker = cluster.get().spawn(probe, 1, name="probe", placement=Placement())
+        worker.start("add", 1).result(60)
+        worker.start("sleep", 60.0).result(90)
     threading.Event().wait(60)
 except Cancelled:
     time.sleep(4)  # an end that takes its time
@@ -255,7 +298,7 @@ os._exit(0 if signal.getsignal(signal.SIGTERM) is cancel else 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ray", ["starts", "runs"])
+@pytest.mark.parametrize("ray", ["starts", "runs", "works"])
 def test_a_run_is_cancelled_while_ray(ray: str, ray_home: Path) -> None:
     """Ray replaced the handler of SIGTERM by one that ends the process, and had another beside it
     that aborts three seconds later: the run counted as crashed, or stayed Cancelling for ever."""
