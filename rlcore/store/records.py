@@ -19,6 +19,7 @@ from rlcore.store.checks import ArtifactError
 
 LEASES = ".leases"  # folder of the records in a store
 LOCK_S = 30.0
+_LOOK_S = 0.05
 _LOCK = ".lock"  # what the name of a document's lock ends with
 _ONE_WRITER = Lock()
 # s3fs's exceptions for "precondition failed" and for "conflicting conditional request".
@@ -104,15 +105,16 @@ class LocalRecords:
         except OSError as error:
             raise self._refused(error) from error
         try:
-            deadline = time.monotonic() + LOCK_S
+            looked = 0  # times, not seconds: this process may have been stopped meanwhile
             # A killed process leaves no lock: the kernel releases it with the open file.
             while not _locked(handle):
-                if time.monotonic() > deadline:
+                looked += 1
+                if looked * _LOOK_S > LOCK_S:
                     raise ArtifactError(
                         f"{path} has been locked for {LOCK_S:.0f} s by a process that hangs; find"
                         " it with fuser, end it, and rerun"
                     )
-                time.sleep(0.05)
+                time.sleep(_LOOK_S)
             yield
         finally:
             os.close(handle)

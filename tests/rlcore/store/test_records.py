@@ -1,6 +1,10 @@
 """Of two writers of one record at once, one wins, wherever the store lies."""
 
 import errno
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -123,3 +127,43 @@ def test_a_failed_exchange_leaves_the_record_and_no_other_file(
             records.exchange("k", record, b"2")
     assert records.read("k") == record
     assert {path.name for path in records.folder.iterdir()} == {"k", "k.lock"}
+
+
+STOPPED = """
+import os, sys, threading, time
+from pathlib import Path
+from rlcore.store import records
+from rlcore.store.records import LocalRecords
+
+records.LOCK_S = 3.0
+store = LocalRecords(Path(sys.argv[1]))
+
+def beats():
+    while True:
+        with store.guard("k"):
+            time.sleep(0.4)
+        time.sleep(0.2)
+
+threading.Thread(target=beats, daemon=True).start()
+time.sleep(0.1)
+print("waits", flush=True)
+for _ in range(20):
+    with store.guard("k"):
+        pass
+print("held", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_who_was_stopped_while_it_waited_calls_nobody_hung(tmp_path: Path) -> None:
+    """The time in which a machine slept counted, and its run ended where it continued."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    process.send_signal(signal.SIGCONT)
+    said, _ = process.communicate(timeout=120)
+    assert (process.returncode, said) == (0, "held\n")
