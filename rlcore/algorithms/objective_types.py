@@ -95,7 +95,7 @@ class Objective(Protocol):
         return False
 
     def rows_with_gradient(self, per_token: dict[str, list[np.ndarray]]) -> np.ndarray | None:
-        """Return [rows] bool: False if a row's loss is 0 for any output; None = all True."""
+        """Return [rows] bool: False if a row's loss is 0 whatever the output; None = all True."""
         return None
 
     def __call__(

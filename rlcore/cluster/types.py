@@ -63,7 +63,7 @@ class Pending(Protocol):
     """The answer to a call that has been started."""
 
     def result(self, timeout_s: float, /) -> Any:
-        """Wait ``timeout_s`` seconds at most. Raises WorkerTimeout, WorkerDied, its own error."""
+        """Wait at most ``timeout_s`` s. Raises WorkerTimeout, WorkerDied or the call's error."""
         ...
 
 

@@ -206,7 +206,7 @@ def _unread(said: _Said, recipe: Recipe) -> Iterator[str]:
 
 
 def _unpaid(said: Sequence[_Said], recipe: Recipe) -> Iterator[str]:
-    """Yield a sentence for a function that pays for no right answer; raise if it is all."""
+    """Yield a sentence per function that pays for no right answer; raise where all are such."""
     terms = [function for function in recipe.reward.functions if function.weight]
     flat = [one for one in said if one.function.weight and _pays_nothing(one)]
     for one in flat:

@@ -19,7 +19,6 @@ import pytest
 import ray
 from ray._private import worker as ray_worker
 from ray.actor import ActorClass
-from ray.exceptions import OutOfMemoryError
 
 from rlcore.cluster.host_settings import RAY, socket_folder
 from rlcore.cluster.in_process import InProcessCluster
@@ -71,21 +70,32 @@ def test_a_worker_without_gpus_sees_none(on_ray: RayCluster) -> None:
     assert worker.start("variable", "CUDA_VISIBLE_DEVICES").result(60) == ""
 
 
-def test_who_is_killed_for_memory_has_died(
-    on_ray: RayCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+SHORT_OF_MEMORY = """
+from rlcore.cluster.ray_cluster import RayCluster
+from rlcore.cluster.types import Placement, WorkerDied, ran_out
+
+cluster = RayCluster()
+probe = "tests.rlcore.cluster.probe_worker:Probe"
+worker = cluster.spawn(probe, 1, name="probe", placement=Placement())
+try:
+    worker.start("sleep", 100.0).result(120)
+except WorkerDied as error:
+    print(ran_out(error), error, flush=True)
+cluster.close()
+"""
+
+
+def test_who_is_killed_for_memory_has_died(ray_home: Path) -> None:
     """Else another rank's lost connection was told, and no restart took half of the tokens."""
-    worker = on_ray.spawn(PROBE, 1, name="probe", placement=PLAIN)
-    pending = worker.start("add", 1)
-
-    def get(reference: object) -> None:
-        raise OutOfMemoryError("Task was killed due to the node running low on memory.\nTop 10:")
-
-    monkeypatch.setattr(ray, "get", get)
-    with pytest.raises(
-        WorkerDied, match=r"^worker 'probe' died during add: Task was .* low on memory\.; "
-    ):
-        pending.result(60)
+    ended = subprocess.run(
+        [sys.executable, "-c", SHORT_OF_MEMORY],
+        env={**os.environ, "HOME": str(ray_home), "RAY_memory_usage_threshold": "0.02"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=150,
+        check=True,
+    )
+    assert re.match(r"True worker 'probe' died during sleep: .* low on memory", ended.stdout)
 
 
 def test_more_gpus_than_there_are_is_refused_before_any_worker(cluster: Cluster) -> None:
